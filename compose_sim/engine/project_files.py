@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.project_owner import check_user
+from compose_sim.engine.project_owner import check_project, check_user
 from compose_sim.engine.run_folder.file_checks import kind_of
 from compose_sim.errors import SpecError
 
@@ -22,6 +22,7 @@ def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES, is_se
     Raises SpecError if this user may not read it, if it belongs to a user whom root does not trust, if it is of another kind or larger,
     or if it contains settings that any user could have put there; OSError if there is none.
     """
+    check_project(folder, path)
     try:
         # Without O_NONBLOCK, opening a pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -29,7 +30,7 @@ def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES, is_se
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        check_user(status.st_uid, path)
+        check_user(status.st_uid, path)  # again: the file may have been replaced
         if not stat.S_ISREG(status.st_mode):
             raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -lL {path}")
         content = file.read(size + 1) if status.st_size <= size else b""

@@ -49,7 +49,7 @@ def check_user(user: int, path: Path) -> None:
     except KeyError:
         name, login = f"the user {user}", f"'#{user}'"
     raise SpecError(
-        f"this project belongs to {name}, who owns '{path}'",
+        f"this project belongs to {name}, who owns '{os.path.abspath(path)}'",
         evidence="what a project names, such as a script or an interpreter, would run as root",
         hint=f"sudo -u {login} composesim …, or let it do all that root can: composesim --trust-project …",
     )

@@ -93,11 +93,11 @@ class _Runner:
 
 def _check_project(config: pytest.Config) -> None:
     """Raise UsageError if this process is root, and the project belongs to another user."""
-    from compose_sim.engine.project_owner import check_project
+    from compose_sim.engine.run_folder.location import runs_folder
     from compose_sim.errors import SpecError
 
     try:
-        check_project(config.invocation_params.dir)
+        runs_folder(config.invocation_params.dir)
     except SpecError as error:
         raise pytest.UsageError(f"{error.message}\nTry: {error.hint}") from None
 
