@@ -18,7 +18,6 @@ from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.project_files import read_project_file
-from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
@@ -71,7 +70,6 @@ def render_job(request: Request, folder: Path, *, force: bool) -> tuple[Exported
 
 def _project_code(request: Request, folder: Path, *, force: bool) -> tuple[Path, list[tuple[Path, str]]]:
     """Return the folder of the code, and each file to copy with its name in the copy; SpecError if `folder` holds other files."""
-    check_project(folder)
     if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder):
         raise SpecError(
             f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
