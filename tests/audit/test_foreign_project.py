@@ -352,6 +352,7 @@ def test_a_trusted_project_is_treated_as_one_of_root(way: str, project: Path, tm
     assert {path.lstat().st_uid for path in (made, *made.rglob("*"))} == {0}
 
 
+@pytest.mark.train
 def test_a_function_runs_in_a_trusted_project(project: Path) -> None:
     for name in ("composesim.yaml", ".env", "settings.env"):
         (project / name).unlink()
