@@ -11,7 +11,8 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     python3 -m venv /opt/composesim \
     && /opt/composesim/bin/pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} /src "$TORCH" \
     && rm -rf /src
-ENV PATH=/opt/composesim/bin:$PATH COMPOSESIM_RUNS=/tmp
+# With --user root, root works in a mounted checkout of another user.
+ENV PATH=/opt/composesim/bin:$PATH COMPOSESIM_RUNS=/tmp COMPOSESIM_TRUST_PROJECT=1
 WORKDIR /work
 USER 1000
 ENTRYPOINT ["composesim"]

@@ -22,6 +22,11 @@ def examples() -> Path:
     return root() / "templates" / "examples"
 
 
+def own_files() -> tuple[Path, ...]:
+    """Return the files and folders of composesim itself, which holds the code that is running."""
+    return (_PACKAGE, *(root() / name for name in ("templates", "train_ddp.py", "data")))
+
+
 def node_code() -> Path:
     """Return the folder of the code that runs inside nodes."""
     return _PACKAGE / "node"

@@ -53,7 +53,7 @@ def read_scenario(name: str) -> Scenario:
                 hint="composesim play --list",
             )
         path = known[name]
-        folder = path.parent  # the owner of the project may not be able to reach our files
+        folder = path.parent
     return parse_scenario(read_settings(path, folder), name, os.environ)
 
 

@@ -79,11 +79,6 @@ def script_of(source: bytes, name: str = STDIN) -> Path:
     return script
 
 
-def read_script(path: Path, folder: Path) -> bytes:
-    """Return what a script contains, with the rights of the project's owner, who may not be able to reach our own examples."""
-    return read_project_file(path, assets.examples() if path.is_relative_to(assets.examples()) else folder)
-
-
 def new_name(spec: ClusterSpec) -> str:
     """Return the name that the user chose, or the script's name with four random hexadecimal digits."""
     if spec.name:
@@ -118,7 +113,7 @@ def _check_script(path: Path, name: str, folder: Path) -> None:
     if path.suffix in (".yaml", ".yml"):
         raise SpecError(f"'{name}' is not a Python script but a spec file", hint=f"composesim up -f {name}")
     try:
-        source = read_script(path, folder)
+        source = read_project_file(path, folder)
         if b"\0" in source:
             raise ValueError("it contains null bytes")
         compile(source, name, "exec", dont_inherit=True)

@@ -18,7 +18,6 @@ from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.project_files import read_project_file
-from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
@@ -118,7 +117,7 @@ def _names_below(root: Path) -> list[str]:
         "--others",
         "--exclude-standard",
     ]
-    status, output = try_output_of(argv, owner=owner_of(root))
+    status, output = try_output_of(argv)
     names = [name for name in output.split("\0") if name]
     if status == 0 and names:
         return names
@@ -127,7 +126,7 @@ def _names_below(root: Path) -> list[str]:
 
 
 def _copy_code(files: list[tuple[Path, str]], root: Path, target: SafeFolder) -> int:
-    """Copy files into `code`, following no link there; return their size. What the owner of `root` cannot read is refused."""
+    """Copy files into `code`, following no link there; return their size."""
     target.make_folder("code")
     size = sum(path.stat().st_size for path, _ in files)
     if size > _MOST_CODE_BYTES:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compose_sim.app.program import find_program
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import Choice, Plan, Program, portable_program
+from compose_sim.core.plan.model import HIDDEN, Choice, Plan, Program, portable_program
 from compose_sim.core.plan.mounts import why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.services import needed_packages
@@ -25,8 +25,7 @@ from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_files import read_settings
-from compose_sim.engine.project_owner import Owner
-from compose_sim.engine.run_folder.file_owner import acting_as
+from compose_sim.engine.project_owner import check_project
 from compose_sim.errors import SpecError
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 SPEC_FILE = "composesim.yaml"
 _MOST_OF_VARIABLE = 128 << 10  # bytes; Linux starts no process with a longer one
 PROJECT_FILE = "pyproject.toml"
+_READABLE = 0o5  # the bits of a mode that let a class of users list a folder and open what is in it
 _FIRST_PERSON = 1000  # the lowest user id that belongs to a person and not to a service
 
 
@@ -89,6 +89,8 @@ class Request:
         )
         plan = plan_of_size(spec, plan_of)
         plan = replace(plan, choices=(*plan.choices, *lowered))
+        if os.geteuid() == 0 and plan.user_ids[0] and plan.engine != "docker":
+            plan = replace(plan, user="0:0", user_name="root")  # plain processes of root are root's in any project
         return (replace(plan, program=self.label) if self.label else plan), host
 
 
@@ -106,18 +108,14 @@ def program_of(request: Request) -> Program:
 
 def _check_readable(folder: Path, host: Host) -> None:
     """Raise SpecError if the user of the nodes cannot read the project: containers mount it, whoever may enter the folders above."""
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with acting_as(Owner(host.user_id, host.group_id, host.user_name, "/") if os.geteuid() == 0 else None):
-            os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place))
-    except PermissionError:
+    status = folder.stat()
+    shift = 6 if status.st_uid == host.user_id else 3 if status.st_gid == host.group_id else 0
+    if status.st_mode >> shift & _READABLE != _READABLE:
         raise SpecError(
             f"the user '{host.user_name}' cannot read the project '{folder}'",
-            evidence=f"its mode is {stat.filemode(folder.stat().st_mode)}",
+            evidence=f"its mode is {stat.filemode(status.st_mode)}",
             hint=f"chmod o+rx {folder}, or leave --user out",
-        ) from None
-    finally:
-        os.close(place)
+        )
 
 
 def read_request(
@@ -134,10 +132,12 @@ def read_request(
     file cannot, so that a project cannot allow itself a mount. Raises SpecError that names the argument, or the file, line and key.
     """
     folder = Path(os.path.abspath(file.parent if file else "."))
+    check_project(folder, file or folder / SPEC_FILE, folder / HIDDEN)
     text, source, remark = _spec_text(file, folder)
     job_reader = _job_reader(text) if file else None
     if job_reader:
         folder = Path.cwd()  # a job file lies anywhere, and names its script from where it is submitted
+        check_project(folder, folder / HIDDEN)
     dotenv_file = folder / ".env"
     dotenv = read_settings(dotenv_file, folder) if dotenv_file.is_file() else ""
     dotenv_variables = _parse_dotenv(dotenv, ".env")
@@ -145,6 +145,9 @@ def read_request(
     job = job_reader(text, source, variables, given, folder) if job_reader else None
     values = job.values if job else parse_spec_text(text, source, variables=variables)
     spec = make_spec({**values, **(defaults or {})}, given)
+    if spec.script:  # Python imports modules beside it, and beside what a link leads to
+        script = folder / spec.script
+        check_project(Path(os.path.abspath(script.parent)), script, script.resolve().parent)
     env_files: dict[str, str] = {}
     for name in spec.env_file:
         if not (folder / name).is_file():

@@ -18,6 +18,7 @@ import click
 
 from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
+from compose_sim.engine.project_owner import TRUST
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
 from compose_sim.version import __version__
 
@@ -131,7 +132,12 @@ composesim up --nodes 2 --nproc-per-node 2 train.py --epochs 3
     type=click.Path(file_okay=False),
     help="Keep runs in DIR/.composesim instead of the project; COMPOSESIM_RUNS sets the same.",
 )
-def group(runs_dir: str | None) -> None:
+@click.option(
+    "--trust-project",
+    is_flag=True,
+    help="As root, let a project of another user do all that root can; COMPOSESIM_TRUST_PROJECT=1 sets the same.",
+)
+def group(runs_dir: str | None, trust_project: bool) -> None:
     """Collect all verbs; the help text is in _HELP."""
     try:
         Path.cwd()
@@ -139,6 +145,8 @@ def group(runs_dir: str | None) -> None:
         raise SpecError("the current folder has been deleted", hint="cd") from None
     if runs_dir is not None:
         os.environ["COMPOSESIM_RUNS"] = os.path.abspath(runs_dir)
+    if trust_project:
+        os.environ[TRUST] = "1"
 
 
 def main() -> None:

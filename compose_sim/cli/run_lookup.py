@@ -10,9 +10,10 @@ import click
 from compose_sim.cli.console import say
 from compose_sim.core.request.run_name import RUN_NAME
 from compose_sim.core.units import parse_seconds
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
+from compose_sim.engine.run_folder.folder import RunFolder, check_run, is_run_folder, runs_of
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import EngineSilentError, SpecError
 
@@ -49,6 +50,7 @@ def find_statuses(run: str | None = None) -> list[tuple[Engine, NodeStatus]]:
 
     An engine that does not answer is named on stderr; if there is nothing on the others, EngineSilentError is raised.
     """
+    check_project(Path.cwd())
     found: list[tuple[Engine, NodeStatus]] = []
     silent: EngineSilentError | None = None
     for engine in available_engines():
@@ -94,6 +96,7 @@ def select_live(run: str | None) -> tuple[Engine, str, Path]:
     if run is not None and run not in live:
         raise SpecError(f"no run named '{run}' has nodes", hint="composesim ps --all")
     name = run or only_run(live, Path.cwd())
+    check_run(live[name])
     engine = next(engine for engine, status in found if status.run == name)
     return engine, name, live[name]
 
@@ -111,6 +114,7 @@ def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
     live = {status.run: Path(status.folder) for _, status in find_statuses(run) if status.folder}
     if run is not None:
         if run in live:
+            check_run(live[run])
             return RunFolder(live[run])
         raise SpecError(f"there is no run '{run}' in '{project}'", hint="composesim ps --all")
     live = {name: folder for name, folder in live.items() if is_run_folder(folder)}  # a rendered folder has no record
@@ -119,11 +123,14 @@ def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
         return max(over, key=over.__getitem__)
     if not live:
         raise SpecError(f"there is no run in '{project}'", hint="composesim up --nodes 2 train.py")
-    return RunFolder(live[only_run(live, project, elsewhere=elsewhere)])
+    found = live[only_run(live, project, elsewhere=elsewhere)]
+    check_run(found)
+    return RunFolder(found)
 
 
 def named_folder(named: str | None) -> RunFolder:
     """Return the folder of a run by name or path; without either, as `select_folder`."""
     if named and "/" in named:
+        check_run(Path(named).resolve())
         return RunFolder(Path(named).resolve())
     return select_folder(named)

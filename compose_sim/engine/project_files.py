@@ -1,4 +1,4 @@
-"""Read files that a project contains, with the rights of the project's owner."""
+"""Read files that a project contains."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import stat
 from pathlib import Path
 
 from compose_sim.core.units import format_bytes
-from compose_sim.engine.project_owner import owner_of
+from compose_sim.engine.project_owner import check_project, check_user
 from compose_sim.engine.run_folder.file_checks import kind_of
-from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.errors import SpecError
 
 MOST_BYTES = 4 << 20  # of a script
@@ -18,19 +17,20 @@ _MOST_SETTINGS = 512 << 10
 
 def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES, is_settings: bool = False) -> bytes:
     """
-    Return what a regular file contains, if the owner of the project in `folder` may read it. Links are followed.
+    Return what a regular file of the project in `folder` contains. Links are followed.
 
-    Raises SpecError if the owner may not, if the file is of another kind or larger, or if it contains settings that any user could
-    have put there; OSError if there is none.
+    Raises SpecError if this user may not read it, if it belongs to a user whom root does not trust, if it is of another kind or larger,
+    or if it contains settings that any user could have put there; OSError if there is none.
     """
+    check_project(folder, path)
     try:
-        with acting_as(owner_of(folder)):
-            # Without O_NONBLOCK, opening a pipe would block.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        # Without O_NONBLOCK, opening a pipe would block.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except PermissionError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
+        check_user(status.st_uid, path)  # again: the file may have been replaced
         if not stat.S_ISREG(status.st_mode):
             raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -lL {path}")
         content = file.read(size + 1) if status.st_size <= size else b""

@@ -1,44 +1,72 @@
-"""If root works in the project of another user, run what the project names as that user."""
+"""Refuse to work as root in the project of another user, as git does, and choose the user of nodes in containers."""
 
 from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from compose_sim import assets
 from compose_sim.errors import SpecError
+
+TRUST = "COMPOSESIM_TRUST_PROJECT"  # a variable of the caller; --trust-project sets it
+_YES = ("1", "on", "true", "yes")
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """The user whose rights a started program gets."""
+class NodeUser:
+    """The user that nodes in containers run as."""
 
     user: int
     group: int
     name: str
-    home: str
-
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables with those that name the user and the home folder replaced."""
-        return {**variables, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
-def owner_of(project: Path) -> Owner | None:
-    """Return the owner of a project if this process is root and the owner is not; else None: programs run as the caller."""
-    if os.geteuid() != 0 or not project.exists():
-        return None
-    status = project.stat()
-    return _owner(status.st_uid, status.st_gid)
+def check_project(folder: Path, *files: Path) -> None:
+    """
+    Raise SpecError if this process is root, and a project or one of these files of it belongs to another user.
+
+    Such a user can have composesim execute anything. A folder that does not exist yet counts as the one that it will be made in.
+    A link belongs to two users: the one who made it, and the owner of what it leads to.
+    """
+    if os.geteuid() != 0:
+        return
+    existing = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
+    for path in (existing, *files):
+        for follow in (False, True):
+            with suppress(OSError):
+                check_user(path.stat(follow_symlinks=follow).st_uid, path)
 
 
-def user_of_nodes(project: Path, named: str | None) -> Owner:
+def check_user(user: int, path: Path) -> None:
+    """Raise SpecError if this process is root, and does not trust the user to whom a file belongs. Our own files are trusted."""
+    if is_trusted(user) or any(path.resolve().is_relative_to(ours) for ours in assets.own_files()):
+        return
+    try:
+        name = login = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name, login = f"the user {user}", f"'#{user}'"
+    raise SpecError(
+        f"this project belongs to {name}, who owns '{os.path.abspath(path)}'",
+        evidence="what a project names, such as a script or an interpreter, would run as root",
+        hint=f"sudo -u {login} composesim …, or let it do all that root can: composesim --trust-project …",
+    )
+
+
+def is_trusted(user: int) -> bool:
+    """Return whether files of a user may decide what this process does: root trusts itself, and who called sudo."""
+    if os.geteuid() != 0 or user == 0:
+        return True
+    return str(user) == os.environ.get("SUDO_UID") or os.environ.get(TRUST, "").lower() in _YES
+
+
+def user_of_nodes(project: Path, named: str | None) -> NodeUser:
     """
     Return the user that nodes in containers run as: the caller, or the owner of the project if the caller is root.
 
-    In a project of root, root can name another user. Raises SpecError if nobody has that name, or somebody else names one.
+    Root can name another user. Raises SpecError if nobody has that name, or somebody else names one.
     """
     status = project.stat()
     is_root = os.geteuid() == 0
@@ -47,41 +75,15 @@ def user_of_nodes(project: Path, named: str | None) -> Owner:
     chosen = _find_user(named) if named else default
     if chosen.user == default.user:
         return default
-    if not is_root or default.user:
+    if not is_root:
         raise SpecError(
-            f"nodes of '{project}' run as '{default.name}', and only root can choose another user, in a project of root",
+            f"nodes of '{project}' run as '{default.name}', and only root can choose another user",
             hint="leave --user out",
         )
     return chosen
 
 
-def owner_of_process(pid: int) -> Owner | None:
-    """Return the user who started a process if this process is root and that user is not; else None."""
-    if os.geteuid() != 0:
-        return None
-    # The owner of the folder /proc/PID is root for a process that forbids core dumps.
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    return _owner(int(fields["Uid"][0]), int(fields["Gid"][0]))
-
-
-def as_user(owner: Owner | None) -> dict[str, Any]:
-    """Return the arguments of `subprocess` that make the program run with the owner's rights."""
-    return {"user": owner.user, "group": owner.group, "extra_groups": []} if owner else {}
-
-
-def _owner(user: int, group: int) -> Owner | None:
-    if user == 0:
-        return None
-    try:
-        entry = pwd.getpwuid(user)
-    except KeyError:
-        return Owner(user, group, str(user), "/")
-    # The group of a folder may be one that the user is not in.
-    return Owner(user, entry.pw_gid, entry.pw_name, entry.pw_dir)
-
-
-def _find_user(named: str) -> Owner:
+def _find_user(named: str) -> NodeUser:
     if named.isdecimal():
         return _user(int(named))
     try:
@@ -92,10 +94,10 @@ def _find_user(named: str) -> Owner:
         ) from None
 
 
-def _user(number: int) -> Owner:
+def _user(number: int) -> NodeUser:
     """Return a user, who may be known in the nodes only."""
     try:
         entry = pwd.getpwuid(number)
     except (KeyError, OverflowError):
-        return Owner(number, number, "node", "/")
-    return Owner(number, entry.pw_gid, entry.pw_name, entry.pw_dir)
+        return NodeUser(number, number, "node")
+    return NodeUser(number, entry.pw_gid, entry.pw_name)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compose_sim.engine.lifetime.interrupts import interrupts_delayed
-from compose_sim.engine.project_owner import Owner, as_user
 from compose_sim.errors import CommandError
 from compose_sim.node.shared.process import shell_status
 
@@ -39,26 +38,23 @@ def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
 def try_output_of(
     argv: Sequence[str],
     *,
-    owner: Owner | None = None,
     folder: str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
     """
     Return the exit status and all output of a program that may fail; 127 if it is not installed.
 
-    It runs as `owner` and in `folder`, if given, with `variables` in addition to those of this process.
+    It runs in `folder`, if given, with `variables` in addition to those of this process.
     """
-    environment = {**os.environ, **(variables or {})}
     try:
         child = subprocess.Popen(
             argv,
             cwd=folder,
-            env=owner.environment(environment) if owner else environment,
+            env={**os.environ, **(variables or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            **as_user(owner),
         )
     except (FileNotFoundError, PermissionError) as error:
         return 127, str(error)
@@ -67,23 +63,19 @@ def try_output_of(
     return child.returncode, output
 
 
-def bounded_output_of(
-    argv: Sequence[str], *, owner: Owner | None, timeout_s: float, most_bytes: int
-) -> tuple[int, str]:
+def bounded_output_of(argv: Sequence[str], *, timeout_s: float, most_bytes: int) -> tuple[int, str]:
     """
-    Return the exit status and the output of a program that a project may have replaced. It runs as `owner`, if given.
+    Return the exit status and the output of a program that a project may have replaced.
 
     The program, and what it starts, is killed if it runs longer or prints more; its memory is limited too.
     """
     limited = ["sh", "-c", f'ulimit -v {_MOST_MEMORY_KIB}; exec "$@"', "sh", *argv]
     with _start(  # it must end with us: an interrupt may come before we can kill it
         limited,
-        env=owner.environment(os.environ) if owner else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        **as_user(owner),
     ) as child:
         assert child.stdout is not None
         timer = threading.Timer(timeout_s, _kill_group, [child])
@@ -120,22 +112,12 @@ def stream_lines(argv: Sequence[str]) -> tuple[subprocess.Popen[str], Iterator[s
     return child, iter(child.stdout)
 
 
-def run_on_terminal(
-    argv: Sequence[str],
-    *,
-    folder: str | None = None,
-    env: Mapping[str, str] | None = None,
-    owner: Owner | None = None,
-) -> int:
-    """
-    Run a program on this terminal; return the exit status as a shell would: 127 if there is no such program.
-
-    It runs as `owner`, if given.
-    """
+def run_on_terminal(argv: Sequence[str], *, folder: str | None = None, env: Mapping[str, str] | None = None) -> int:
+    """Run a program on this terminal; return the exit status as a shell would: 127 if there is no such program."""
     ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the program, as in a shell
     try:
         restore = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        done = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=restore, **as_user(owner))
+        done = subprocess.run(argv, cwd=folder, env=env, check=False, preexec_fn=restore)
     except FileNotFoundError:
         return 127
     except PermissionError:
@@ -156,7 +138,6 @@ def run_on_lines(
     *,
     folder: str | None = None,
     env: Mapping[str, str] | None = None,
-    owner: Owner | None = None,
 ) -> int:
     """Run a program without a terminal, and pass each line that it prints to `write`; return the exit status as a shell would."""
     with subprocess.Popen(
@@ -169,7 +150,6 @@ def run_on_lines(
         text=True,
         errors="replace",
         start_new_session=True,
-        **as_user(owner),
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:

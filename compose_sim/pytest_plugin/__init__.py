@@ -61,9 +61,9 @@ class _Runner:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Report a wrong mark before any test runs."""
-        for item in items:
-            mark_of(item)
+        """Report a wrong mark, or that root must not work here, before any test runs."""
+        if any([mark_of(item) for item in items]):
+            _check_project(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -89,6 +89,17 @@ class _Runner:
             self._clusters = None
 
     pytest_sessionfinish = pytest_unconfigure
+
+
+def _check_project(config: pytest.Config) -> None:
+    """Raise UsageError if this process is root, and the project belongs to another user."""
+    from compose_sim.engine.run_folder.location import runs_folder
+    from compose_sim.errors import SpecError
+
+    try:
+        runs_folder(config.invocation_params.dir)
+    except SpecError as error:
+        raise pytest.UsageError(f"{error.message}\nTry: {error.hint}") from None
 
 
 def _next_on_cluster(item: pytest.Item, nextitem: pytest.Item | None, mark: MarkArguments) -> pytest.Item | None:

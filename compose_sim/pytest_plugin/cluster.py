@@ -177,7 +177,7 @@ class RankCluster:
         return os.open(self._pipes_folder / name, os.O_RDWR | os.O_NONBLOCK)
 
     def _chown(self) -> None:
-        """Give the pipes to the owner of the project, as whom nodes run if we are root."""
+        """Give the pipes to the owner of the project, as whom nodes in containers run if we are root."""
         if os.geteuid() == 0:
             owner = self._folder.parents[2].stat()
             for path in (self._folder / "shared", self._pipes_folder, *self._pipes_folder.iterdir()):

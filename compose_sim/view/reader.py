@@ -19,12 +19,10 @@ from compose_sim.core.state.timeline import Timeline
 from compose_sim.core.view.current import current_waits
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.core.view.samples import sample_strips
-from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.check_inputs import read_observed
 from compose_sim.engine.run_folder.clock import read_clock
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.file_owner import acting_as
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.record import report_of
@@ -71,8 +69,7 @@ class PageReader:
         self.close()
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
-        with acting_as(owner_of(self.folder.path)):  # who wrote the plan, if this process is root
-            sources = read_sources(report, self._fold.plan.working_directory)
+        sources = read_sources(report, self._fold.plan.working_directory)
         return self._fold.take(report=report, is_over=True, samples=samples, sources=sources, **self._rank_times())
 
     def _current(self) -> dict[int, list[Any]]:
@@ -113,9 +110,7 @@ class PageReader:
         if since is None:
             return
         for files in self._scalars:
-            with acting_as(owner_of(self.folder.path)):
-                found = list(files.read(since, is_over=self.is_over))
-            for host, process, scalars in found:
+            for host, process, scalars in files.read(since, is_over=self.is_over):
                 rank = self._fold.writers.get((host, process))
                 for tag, step, value in scalars:
                     self._fold.add_metrics(rank, step, {tag: value})

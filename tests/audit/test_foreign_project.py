@@ -1,263 +1,364 @@
-"""If root works in the project of another user, nothing that the project contains gets the rights of root."""
+"""Root reads, runs and writes nothing in a project of another user, unless it trusts that user; then it works there as in its own."""
 
 from __future__ import annotations
 
 import json
 import os
-import pwd
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import composesim as api
 import pytest
 
-from compose_sim import assets
-from compose_sim.app import play
-from compose_sim.app.program import read_script
+from compose_sim.cli import VERBS, main
+from compose_sim.engine.project_owner import TRUST
 from compose_sim.errors import SpecError
 from tests.audit.test_hostile_script import composesim
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-OWNER = 65534
-SYSTEM_PYTHON = "/usr/bin/python3"  # the owner may not be able to reach ours
-MODULES = ("json", "importlib", "site", "sitecustomize", "usercustomize")
-IMPORTED = "open('imported', 'a').write(__name__)\n"
-UP = ("up", "--engine", "local", "--recipe", "exec", "--python", SYSTEM_PYTHON)
-NOTE = f"""#!/bin/sh
-id -u >> uids
-exec {SYSTEM_PYTHON} "$@"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
+OWNER, NAME = 65534, "nobody"
+REFUSAL = f"this project belongs to {NAME}, who owns"
+HINT = f"sudo -u {NAME} composesim …"
+UP = ("up", "--engine", "local", "--recipe", "exec")
+OF_FILES = {"open", "os.chmod", "os.chown", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir"}
+OF_PROGRAMS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
+# What the second audit carried out as root: code by LD_PRELOAD, an interpreter, sbatch, a mount that the owner cannot reach.
+HOSTILE = """
+env: {LD_PRELOAD: /proc/self/cwd/evil.so}
+env_file: [settings.env]
+python: venv/bin/python
+engine: slurm
+mounts: ["/root:/x:ro"]
 """
+RUN = ".composesim/runs/demo"
+VERBS_OF_PROJECTS = {
+    "up": ("train.py",),
+    "check": ("train.py",),
+    "play": ("node-loss", "train.py"),
+    "plan": ("train.py",),
+    "render": ("rendered", "train.py"),
+    "export": ("torchrun", "train.py"),
+    "rerun": (),
+    "ps": (),
+    "logs": (),
+    "exec": ("node-0", "--", "id"),
+    "attach": (),
+    "wait": (),
+    "stats": (),
+    "fault": ("kill", "node-0"),
+    "heal": (),
+    "link": ("100mbit",),
+    "scale": ("3",),
+    "down": (),
+    "prune": (),
+    "report": (),
+    "view": (),
+    "trace": (),
+    "profile": (),
+    "dump": (),
+    "doctor": (),
+    "init": ("--force",),
+    "learn": ("list",),
+}
+OTHER_WORDS = [
+    ("up", "--recipe", "exec", "--", "id"),
+    ("up", "-m", "train"),
+    ("check", "--engine", "docker"),
+    ("play", "loss.yaml", "train.py"),
+    ("plan", "--peak-memory", "train.py"),
+    ("export", "slurm", "-o", "job.sh", "train.py"),
+    ("ps", "--all"),
+    ("logs", "--run", "demo"),
+    ("exec", "--run", "demo", "node-0", "--", "id"),
+    ("rerun", "demo"),
+    ("down", "--run", "demo", "--purge"),
+    ("down", "--all", "--yes", "--everywhere"),
+    ("prune", "--finished", "--everywhere"),
+    ("report", "--html", "run.html"),
+    ("report", f"./{RUN}"),
+    ("learn",),
+    ("learn", "init", "lessons"),
+    ("learn", "run"),
+    ("learn", "grade", "."),
+    ("learn", "dev", "new", "course"),
+    ("init", "below"),
+]
+ANYWHERE = [
+    ("--help",),
+    ("--version",),
+    ("help",),
+    ("help", "up"),
+    ("explain", "rank"),
+    ("completion", "bash"),
+    ("check", "--explain", "params-after-wrap"),
+    ("play", "--list"),
+    *((verb, "--help") for verb in VERBS),
+    ("fault", "kill", "--help"),
+    ("learn", "run", "--help"),
+]
+_noted: list[str] | None = None
+_below = ""
+
+
+def note(event: str, arguments: tuple[object, ...]) -> None:
+    """Note an event that reads or writes in the project, or starts a program."""
+    if _noted is None or event not in OF_FILES | OF_PROGRAMS:
+        return
+    first = next(iter(arguments), "")
+    path = os.path.abspath(os.fsdecode(first)) if isinstance(first, str | bytes | os.PathLike) else ""
+    if event in OF_PROGRAMS or Path(path).is_relative_to(_below):
+        _noted.append(f"{event} {arguments[:2]}")
+
+
+sys.addaudithook(note)
+
+
+@pytest.fixture(autouse=True)
+def trusts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (TRUST, "SUDO_UID", "COMPOSESIM_RUNS"):
+        monkeypatch.setenv(name, "")
 
 
 @pytest.fixture
 def project() -> Iterator[Path]:
-    """A project of another user, outside the folders of pytest, which only their user can enter."""
+    """A project of another user with hostile settings and a run, outside the folders of pytest, which only their user can enter."""
     with tempfile.TemporaryDirectory(prefix="composesim-foreign-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "train.py").write_text("import os\nprint('user', os.getuid(), os.getgroups(), os.environ['HOME'])\n")
-        os.chown(folder, OWNER, OWNER)
+        (folder / RUN).mkdir(parents=True)
+        texts = {
+            "train.py": "import os\nprint('user', os.getuid())\n",
+            "composesim.yaml": HOSTILE,
+            ".env": "LD_PRELOAD=/proc/self/cwd/evil.so\n",
+            "settings.env": "LD_PRELOAD=/proc/self/cwd/evil.so\n",
+            "loss.yaml": "expect:\n  - exit_code: 0\n",
+            ".composesim/lessons.json": "{}",
+            f"{RUN}/plan.json": "{}",
+            f"{RUN}/lock": "",
+            f"{RUN}/command.json": json.dumps({"folder": "/", "words": [*UP, "--", "touch", f"{folder}/touched"]}),
+        }
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, OWNER, OWNER)
         yield folder
 
 
-def write(project: Path, name: str, text: str, *, mode: int = 0o755) -> Path:
-    path = project / name
-    path.write_text(text)
-    path.chmod(mode)
-    os.chown(path, OWNER, OWNER)
-    return path
-
-
-@pytest.mark.parametrize("named_by", ["composesim.yaml", "VIRTUAL_ENV", "PATH"])
-def test_an_interpreter_of_the_project_runs_as_the_owner(named_by: str, project: Path) -> None:
-    (project / "venv" / "bin").mkdir(parents=True)
-    interpreter = "python3" if named_by == "PATH" else "python"
-    write(project, f"venv/bin/{interpreter}", NOTE)
-    variables = {"VIRTUAL_ENV": f"{project}/venv"} if named_by == "VIRTUAL_ENV" else {}
-    if named_by == "PATH":
-        variables = {"PATH": f"{project}/venv/bin:{os.environ['PATH']}", "VIRTUAL_ENV": ""}
-    if named_by == "composesim.yaml":
-        write(project, "composesim.yaml", "python: venv/bin/python\n")
-
-    composesim(project, "plan", "--engine", "local", "--with", "tensorboard", "train.py", **variables)
-
-    assert set((project / "uids").read_text().split()) == {str(OWNER)}
-
-
-def test_an_inspected_interpreter_imports_nothing_from_the_project(project: Path) -> None:
-    for module in MODULES:
-        write(project, f"{module}.py", IMPORTED)
-
-    composesim(project, "plan", "--engine", "local", "--python", SYSTEM_PYTHON, "train.py")
-
-    assert not (project / "imported").exists()
-
-
-def test_nodes_of_the_local_engine_run_as_the_owner(project: Path) -> None:
-    done = composesim(project, *UP, "--", "sh", "-c", "echo $(id -u) $(id -G) $HOME", check=0)
-
-    assert f" {OWNER} {OWNER} {pwd.getpwuid(OWNER).pw_dir}\n" in done.stdout
-
-
-def test_nodes_never_run_as_root_if_the_run_is_kept_elsewhere(project: Path, tmp_path: Path) -> None:
-    done = composesim(project, *UP, "--timeout", "20s", "--", "id", "-u", COMPOSESIM_RUNS=str(tmp_path / "runs"))
-
-    printed = [line.partition(" | ")[2] for line in done.stdout.splitlines() if " | " in line]
-    assert set(printed) <= {str(OWNER)}
-
-
-def test_a_command_in_a_node_runs_as_the_owner(project: Path) -> None:
-    run = f"foreign-{secrets.token_hex(3)}"
-    composesim(project, *UP, "--detach", "--name", run, "--", "sleep", "600", check=0)
+def run(*words: str, folder: Path, below: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    """Run a command in this process; return its exit code, and what it did below a folder."""
+    global _noted, _below
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["composesim", *words])
+    _noted, _below = [], str(below)
     try:
-        done = composesim(project, "exec", "--run", run, "node-0", "--", "id", "-u")
+        main()
+    except SystemExit as end:
+        return (end.code if isinstance(end.code, int) else 0), _noted
     finally:
-        composesim(project, "down", "--run", run, check=0)
-        composesim(project, "wait", "--run", run)
-
-    assert done.stdout.split() == [str(OWNER)]
-
-
-def test_a_command_that_the_owner_recorded_is_not_run_again(project: Path) -> None:
-    """It could name a folder of root, in which programs run as root."""
-    words = ["up", "--engine", "local", "--recipe", "exec", "--", "touch", str(project / "touched")]
-    run = project / ".composesim" / "runs" / "demo"
-    run.mkdir(parents=True)
-    for name, text in {"plan.json": "{}", "command.json": json.dumps({"folder": "/", "words": words})}.items():
-        write(project, f".composesim/runs/demo/{name}", text)
-    for folder in (run, *run.parents[:2]):
-        os.chown(folder, OWNER, OWNER)
-
-    done = composesim(project, "rerun", "demo", check=2)
-
-    assert f"touch {project}/touched" in done.stdout
-    assert not (project / "touched").exists()
-
-
-def test_export_does_not_write_through_a_link(project: Path, tmp_path: Path) -> None:
-    write(project, "precious", "precious")
-    (project / "job.sh").symlink_to("precious")
-
-    composesim(project, "export", "torchrun", "-o", "job.sh", "train.py", check=0)
-
-    assert (project / "precious").read_text() == "precious"
-
-
-def test_the_labels_of_another_users_process_lead_to_no_run_of_root(tmp_path: Path) -> None:
-    """Anybody can start a process with the variables of a node, which name a run and a folder."""
-    (tmp_path / "train.py").touch()
-    words = ("--engine", "local", "--launcher", "env", "--nodes", "1", "--name", "precious")
-    composesim(tmp_path, "up", *words, "train.py", check=0)
-    run = tmp_path / ".composesim" / "runs" / "precious"
-    labels = {"ENGINE": "local", "RUN": "precious", "NODE": "node-0", "DIR": str(run)}
-    environment = {f"COMPOSESIM_{name}": value for name, value in labels.items()}
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}, user=OWNER, group=OWNER) as stranger:
-        try:
-            composesim(tmp_path, "down", "--purge", check=2)
-            listed = composesim(tmp_path, "ps", check=0).stdout
-            composesim(tmp_path, "up", *words, "train.py", check=0)
-        finally:
-            stranger.kill()
-
-    assert "precious" not in listed
-    assert (run / "report.json").is_file()
-
-
-@pytest.mark.parametrize("name", [".env", "settings.env", "composesim.yaml"])
-def test_a_file_of_root_is_not_read_for_the_owner(name: str, project: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("SECRET=1\n")
-    secret.chmod(0o600)
-    (project / name).symlink_to(secret)
-    if name == "settings.env":
-        write(project, "composesim.yaml", "env_file: [settings.env]\n")
-
-    done = composesim(project, "plan", "--json", "--engine", "local", "--python", SYSTEM_PYTHON, "train.py", check=2)
-
-    assert "SECRET" not in done.stdout
-
-
-def test_render_executes_no_program_of_the_repository(project: Path, tmp_path: Path) -> None:
-    if not shutil.which("git"):
-        pytest.skip("git is not installed")
-    write(project, "monitor", "#!/bin/sh\nid -u >> uids\n")
-    for words in (["init", "-q"], ["config", "core.fsmonitor", f"{project}/monitor"]):
-        subprocess.run(["git", *words], cwd=project, check=True, user=OWNER, group=OWNER, env={"PATH": os.defpath})
-
-    words = ("render", "--python", SYSTEM_PYTHON, str(tmp_path / "rendered"), "train.py")
-    composesim(project, *words, check=0, SUDO_UID=str(OWNER))
-
-    assert not (project / "uids").exists()
-
-
-def test_render_copies_only_what_the_owner_can_read(project: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("SECRET=1\n")
-    secret.chmod(0o600)
-    (project / "data.txt").symlink_to(secret)
-
-    done = composesim(project, "render", "--python", SYSTEM_PYTHON, str(tmp_path / "rendered"), "train.py", check=2)
-
-    assert f"'{project}/data.txt'" in done.stdout
-    assert not (tmp_path / "rendered" / "code" / "data.txt").exists()
-
-
-def test_render_makes_no_setuid_program_of_root(project: Path, tmp_path: Path) -> None:
-    write(project, "tool", "#!/bin/sh\n")
-    (project / "tool").chmod(0o4755)  # changing the owner clears the bit
-
-    composesim(project, "render", "--python", SYSTEM_PYTHON, str(tmp_path / "rendered"), "train.py", check=0)
-
-    assert (tmp_path / "rendered" / "code" / "tool").stat().st_mode & 0o7777 == 0o755
-
-
-def test_our_own_process_imports_nothing_from_the_current_folder(project: Path) -> None:
-    for module in ("json", "click"):  # Python itself imports some before we can do anything
-        write(project, f"{module}.py", IMPORTED)
-
-    subprocess.run([sys.executable, "-m", "compose_sim", "ps"], cwd=project, check=True, capture_output=True)
-
-    assert not (project / "imported").exists()
-
-
-def test_a_folder_that_cannot_be_deleted_keeps_no_other_run(project: Path) -> None:
-    for run in ("first", "second"):
-        assert composesim(project, *UP, "--name", run, "--nodes", "1", "--", "true").returncode == 0
-    runs = project / ".composesim" / "runs"
-    busy = runs / "first" / "shared"
-    subprocess.run(["mount", "-t", "tmpfs", "none", str(busy)], check=True)
-    try:
-        purged = composesim(project, "down", "--all", "--yes", "--purge")
-    finally:
-        subprocess.run(["umount", str(busy)], check=True)
-    assert purged.returncode == 1
-    assert "first was not deleted" in purged.stdout
-    assert [path.name for path in runs.iterdir()] == ["first"]
+        _noted = None
+    return 0, []
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (name, kind)
-        for name in ("train.py", "composesim.yaml", ".env", "loss.yaml")
-        for kind in ("pipe", "large", "of root")
-        if (name, kind) != (".env", "pipe")  # it can as well be the folder of a virtual environment, and is not read
-    ],
+    "words", [*((verb, *words) for verb, words in VERBS_OF_PROJECTS.items()), *OTHER_WORDS], ids=" ".join
 )
-def test_a_file_of_another_kind_is_refused_at_once(name: str, kind: str, project: Path) -> None:
-    write(project, "loss.yaml", "cluster: {engine: local}\nexpect:\n  - exit_code: 0\n")
-    path = project / name
-    path.unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_bytes(b"#" * (5 << 20 if kind == "large" else 10))
-    path.chmod(0o600)
-    if kind != "of root":
-        os.chown(path, OWNER, OWNER)
-
-    verb = ("play", "loss.yaml") if name == "loss.yaml" else ("plan", "--engine", "local")
-    refused = composesim(project, *verb, "train.py")
-    assert refused.returncode == 2, refused.stdout
-    assert name in refused.stdout
-
-
-def test_files_of_composesim_are_read_where_the_owner_cannot_go(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_verb_refuses_before_it_reads_anything(
+    words: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tmp_path.chmod(0o700)
-    (tmp_path / "example.py").write_text("print(1)\n")
-    (tmp_path / "own.yaml").write_text("expect:\n  - exit_code: 0\n")
-    monkeypatch.setattr(assets, "examples", lambda: tmp_path)
-    monkeypatch.setattr(play, "shipped_scenarios", lambda: [tmp_path / "own.yaml"])
+    code, done = run(*words, folder=project, below=project, monkeypatch=monkeypatch)
+
+    printed = capsys.readouterr().err
+    assert (code, done) == (2, [])
+    assert f"{REFUSAL} '{project}'" in printed
+    assert f"Try: {HINT}" in printed
+
+
+def test_the_list_of_verbs_is_complete() -> None:
+    assert {*VERBS} - {*VERBS_OF_PROJECTS} == {"bench", "image", "explain", "completion", "help"}
+
+
+@pytest.mark.parametrize("engine", ["auto", "local", "docker", "slurm"])
+@pytest.mark.parametrize("verb", ["up", "check", "plan"])
+def test_every_engine_refuses_before_it_is_asked(
+    engine: str, verb: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (verb, "--engine", engine, "--json", "train.py")
+    code, done = run(*words, folder=project, below=project, monkeypatch=monkeypatch)
+
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (code, done, error["exit_code"]) == (2, [], 2)
+    assert error["message"] == f"{REFUSAL} '{project}'"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "-f", "{project}/composesim.yaml"),
+        ("plan", "{project}/train.py"),
+        ("plan", "{link}/train.py"),
+        ("plan", "-f", "{link}/composesim.yaml"),
+        ("play", "{project}/loss.yaml", "train.py"),
+        ("render", "{project}/rendered", "train.py"),
+        ("report", f"{{project}}/{RUN}"),
+        ("view", f"{{link}}/{RUN}"),
+        ("--runs-dir", "{project}", "plan", "train.py"),
+        ("init", "{project}"),
+        ("learn", "init", "{link}"),
+        ("learn", "grade", "{project}"),
+    ],
+    ids=" ".join,
+)
+def test_a_project_that_is_named_from_elsewhere_is_refused(
+    words: tuple[str, ...],
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(project)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    named = [word.format(project=project, link=link) for word in words]
+
+    code, done = run(*named, folder=tmp_path, below=project, monkeypatch=monkeypatch)
+
+    assert (code, done) == (2, [])
+    assert REFUSAL in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["composesim.yaml", "pyproject.toml", ".env", "settings.env", "train.py", ".composesim", "scripts"]
+)
+@pytest.mark.parametrize("kind", ["theirs", "a link of theirs", "a link to theirs"])
+def test_a_part_that_belongs_to_another_user_counts(
+    name: str,
+    kind: str,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a folder of root, such as one that all can write to."""
+    texts = {
+        "composesim.yaml": "env_file: [settings.env]\nscript: train.py\n",
+        "pyproject.toml": "[tool.composesim]\nnodes: 1\n",
+        "train.py": "",
+    }
+    texts |= dict.fromkeys((".env", "settings.env"), "A=1\n")
+    for file, text in texts.items():
+        (tmp_path / file).write_text(text)
+    for folder in (".composesim", "scripts"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "scripts" / "train.py").touch()
+    part = tmp_path / name
+    if kind != "theirs":
+        target = (tmp_path if kind == "a link of theirs" else project) / f"target-{name}"
+        part.rename(target) if target.parent == tmp_path else subprocess.run(["mv", part, target], check=True)
+        part.symlink_to(target)
+    os.chown(part, OWNER, OWNER, follow_symlinks=kind == "a link to theirs")
+
+    words = ("plan", "scripts/train.py") if name == "scripts" else ("plan",)
+    code, _ = run(*words, folder=tmp_path, below=tmp_path, monkeypatch=monkeypatch)
+
+    assert code == 2
+    assert f"{REFUSAL} '{part}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ANYWHERE, ids=" ".join)
+def test_help_works_in_every_project(
+    words: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, done = run(*words, folder=project, below=project, monkeypatch=monkeypatch)
+
+    assert (code, done) == (0, [])
+    assert capsys.readouterr().out
+
+
+def test_python_is_refused_too(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
 
-    assert read_script(tmp_path / "example.py", project) == b"print(1)\n"
-    assert len(play.read_scenario("own").expect) == 1
-    (project / "own").symlink_to(tmp_path / "own.yaml")
-    with pytest.raises(SpecError, match="Permission denied"):
-        play.read_scenario("own")
+    for call in (
+        lambda: api.run("train.py", engine="local"),
+        lambda: api.run(print, engine="local"),
+        lambda: api.check("train.py", engine="local"),
+    ):
+        with pytest.raises(SpecError, match=REFUSAL):
+            call()
+
+
+def test_tests_on_ranks_are_refused_before_the_first(project: Path) -> None:
+    (project / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.composesim(nodes=2)\ndef test_it(): pass\ndef test_other(): pass\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], cwd=project, capture_output=True, text=True
+    )
+
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert (REFUSAL in done.stderr, HINT in done.stderr) == (True, True)
+    assert [path.name for path in (project / RUN).parent.iterdir()] == ["demo"]
+
+
+def test_labels_of_processes_that_others_started_lead_to_no_run(tmp_path: Path, project: Path) -> None:
+    """Anybody can start a process with the variables of a node, also one whose folder belongs to that user."""
+    (tmp_path / "train.py").touch()
+    words = ("--engine", "local", "--launcher", "env", "--nodes", "1", "--name", "precious")
+    composesim(tmp_path, "up", *words, "train.py", check=0)
+    run_folder = tmp_path / ".composesim" / "runs" / "precious"
+    planted = []
+    try:
+        for folder in (run_folder, project / RUN):
+            labels = {"ENGINE": "local", "RUN": folder.name, "NODE": "node-0", "DIR": str(folder)}
+            environment = {f"COMPOSESIM_{name}": value for name, value in labels.items()}
+            planted.append(
+                subprocess.Popen(["sleep", "600"], env={**os.environ, **environment}, user=OWNER, group=OWNER)
+            )
+        composesim(tmp_path, "down", "--purge", check=2)
+        listed = composesim(tmp_path, "ps", check=0).stdout
+        composesim(tmp_path, "exec", "--run", "demo", "node-0", "--", "id", check=2)
+        composesim(tmp_path, "up", *words, "train.py", check=0)
+    finally:
+        for each in planted:
+            each.kill()
+            each.wait()
+
+    assert "precious" not in listed
+    assert "demo" not in listed
+    assert (run_folder / "report.json").is_file()
+
+
+@pytest.mark.parametrize("way", ["--trust-project", TRUST, "SUDO_UID"])
+def test_a_trusted_project_is_treated_as_one_of_root(way: str, project: Path, tmp_path: Path) -> None:
+    for name in ("composesim.yaml", ".env", "settings.env"):
+        (project / name).unlink()
+    options = (way,) if way.startswith("-") else ()
+    variables = {} if options else {way: str(OWNER) if way == "SUDO_UID" else "1"}
+    name = f"trusted-{secrets.token_hex(3)}"
+    words = (*UP, "--nodes", "1", "--name", name, "--", "sh", "-c", "echo user $(id -u) $HOME")
+
+    done = composesim(project, *options, *words, check=0, HOME=str(tmp_path), **variables)
+    report = composesim(project, *options, "report", "--run", name, check=0, **variables)
+    refused = composesim(project, "report", "--run", name, check=2)
+
+    assert f"user 0 {tmp_path}" in done.stdout
+    assert "passed" in report.stdout
+    assert REFUSAL in refused.stdout
+    made = project / ".composesim" / "runs" / name
+    assert {path.lstat().st_uid for path in (made, *made.rglob("*"))} == {0}
+
+
+@pytest.mark.train
+def test_a_function_runs_in_a_trusted_project(project: Path) -> None:
+    for name in ("composesim.yaml", ".env", "settings.env"):
+        (project / name).unlink()
+    script = "import os, composesim\nprint(composesim.run(os.getuid, nodes=1, nproc_per_node=1, engine='local'))\n"
+    environment = {**os.environ, TRUST: "1"}
+
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, env=environment, capture_output=True, text=True)
+
+    assert done.stdout == "[0]\n", done.stderr

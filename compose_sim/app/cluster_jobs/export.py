@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compose_sim.app.program import find_program, name_after, read_script
+from compose_sim.app.program import find_program, name_after
 from compose_sim.app.request import Request
 from compose_sim.core.export.job import Change, changes_of, job_of
 from compose_sim.core.export.targets import TARGETS, Target, own_changes
@@ -15,6 +15,7 @@ from compose_sim.core.plan.size import with_default_size
 from compose_sim.core.plan.slurm import check_exported_options
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.recipe_plugins import find_recipe
+from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
 
@@ -51,7 +52,7 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
         variables=request.env_files,
     )
     script = Path(os.path.abspath(request.folder / program.target))
-    source = "" if program.is_module else read_script(script, request.folder).decode("utf-8", "replace")
+    source = "" if program.is_module else read_project_file(script, request.folder).decode("utf-8", "replace")
     changes = changes_of(spec, job, keeps=target.keeps, needs_image=target.needs_image, source=source)
     return Exported(
         target=target_name,

@@ -12,6 +12,7 @@ from compose_sim import assets
 from compose_sim.app.learn.attempt import LessonEngine, attempt
 from compose_sim.app.learn.course_folder import PAGE, SCRIPT, SOLUTION, LessonFolder, read_course, read_text
 from compose_sim.core.learn.outcome import Outcome
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 
@@ -65,6 +66,7 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
 
 def begin_course(folder: Path) -> list[Path]:
     """Write a new course with one lesson that works, and return the files; raise SpecError if the folder has one."""
+    check_project(folder)
     if (folder / "course.yaml").exists():
         raise SpecError(f"'{folder}' already holds a course", hint=f"composesim learn dev check {folder}")
     example = next(iter(read_course().lessons.values()))

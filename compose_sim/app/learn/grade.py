@@ -10,6 +10,7 @@ from compose_sim.app.learn.author import staged
 from compose_sim.app.learn.course_folder import SCRIPT, LessonFolder
 from compose_sim.core.learn.gradebook import Grade
 from compose_sim.core.learn.outcome import Finding, Outcome, Status, conclude
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -26,6 +27,7 @@ def grade(folders: Sequence[Path], lessons: Sequence[LessonFolder], *, engine: L
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     for folder, student in zip(folders, names, strict=True):
+        check_project(folder, *(folder / lesson.name for lesson in lessons))
         if not folder.is_dir():
             raise SpecError(f"'{folder}' is not the folder of a student", hint=f"ls {folder.parent}")
         for lesson in lessons:

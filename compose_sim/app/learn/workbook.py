@@ -11,6 +11,7 @@ from pathlib import Path
 from compose_sim.app.learn.course_folder import SCRIPT, SOLUTION, CourseFolder, LessonFolder, read_course, read_text
 from compose_sim.core.json_values import from_json
 from compose_sim.core.learn.outcome import Outcome
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 
@@ -42,6 +43,7 @@ class Workbook:
     @classmethod
     def begin(cls, folder: Path, course: CourseFolder, *, shipped: bool) -> Workbook:
         """Write the files of a course into a folder; raise SpecError if it already holds one. Existing scripts remain."""
+        check_project(folder)
         if (folder / _STATE).exists():
             raise SpecError(f"'{folder}' already holds a course", hint=f"cd {folder} && composesim learn")
         state = _State(course="" if shipped else str(course.path.resolve()), current=next(iter(course.lessons)))
@@ -60,6 +62,7 @@ class Workbook:
         home = next((each for each in (folder, *folder.parents) if (each / _STATE).is_file()), None)
         if home is None:
             raise SpecError(f"'{folder}' holds no lessons", hint="composesim learn init lessons && cd lessons")
+        check_project(home)
         try:
             state = from_json(_State, json.loads(read_text(home / _STATE)))
         except ValueError as error:

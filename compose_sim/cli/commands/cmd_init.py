@@ -9,6 +9,7 @@ import click
 from compose_sim import assets
 from compose_sim.cli.console import say
 from compose_sim.core.plan.debug_configuration import launch_file
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 
@@ -19,6 +20,7 @@ from compose_sim.errors import SpecError
 @click.option("--vscode", is_flag=True, help="Also write .vscode/launch.json, for `composesim attach --dap`.")
 def command(directory: Path, force: bool, vscode: bool) -> None:
     """Write a commented composesim.yaml, its schema for editors, and a small DDP script into DIR."""
+    check_project(directory)
     templates = assets.root() / "templates"
     sources = (
         templates / "init" / "composesim.yaml",

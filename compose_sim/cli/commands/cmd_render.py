@@ -15,6 +15,7 @@ from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.options import portable_options, request_from_flags
 from compose_sim.cli.views.service_links import link_lines
+from compose_sim.engine.project_owner import check_project
 
 
 @click.command("render", cls=OwnWordFirst)
@@ -29,6 +30,7 @@ def command(
 
     With --engine slurm, DIR gets a job for sbatch and the copy, as `composesim export slurm` writes it.
     """
+    check_project(folder)
     request = request_from_flags(file=file, program=program, **flags)
     if request.spec.engine == "slurm":
         _write_job(request, folder, force=force, as_json=as_json)

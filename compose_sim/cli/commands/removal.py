@@ -20,7 +20,7 @@ from compose_sim.engine.lifetime.orphans import (
     starting_runs,
 )
 from compose_sim.engine.run_folder.finished import belongs_to, delete, delete_finished, finished_runs
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder, check_run
 from compose_sim.engine.run_folder.location import runs_folder
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -52,6 +52,8 @@ def down_command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, p
         name = named or only_run(folders | {folder.name: folder.path for folder in starting}, project)
         found = [left for left in found if left.run == name]
         starting = [folder for folder in starting if folder.name == name]
+    for path in filter(None, (left.path for left in found)):
+        check_run(path)
     ended = [_end(left, purge=purge) for left in found]
     ended += [_end_start(folder, purge=purge) for folder in starting]
     if named and not ended:

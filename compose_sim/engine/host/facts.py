@@ -29,7 +29,7 @@ from compose_sim.engine.host.docker_socket import daemon_ids
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.mapped_mount import why_unmappable
 from compose_sim.engine.host.ports import listening_ports
-from compose_sim.engine.project_owner import Owner, owner_of, user_of_nodes
+from compose_sim.engine.project_owner import user_of_nodes
 from compose_sim.engine.subprocesses import bounded_output_of, output_of
 from compose_sim.errors import EnvironmentMissingError
 
@@ -94,7 +94,7 @@ def inspect_host(
         listening = pool.submit(listening_ports) if with_ports else None
         subnets = pool.submit(_host_subnets)
         unmappable = pool.submit(_why_unmappable, folder) if with_docker and not (user or nodes.user) else None
-        python_facts = find_python(python, packages, owner=owner_of(folder))
+        python_facts = find_python(python, packages)
         return Host(
             name=platform.node(),
             system=platform.system(),
@@ -120,20 +120,17 @@ def inspect_host(
         )
 
 
-def find_python(
-    wanted: str | None = None, packages: Iterable[str] = (), *, owner: Owner | None = None
-) -> PythonFacts | None:
+def find_python(wanted: str | None = None, packages: Iterable[str] = ()) -> PythonFacts | None:
     """
     Return the interpreter for nodes: the one named by `wanted`, or the first that has these packages (by default torch).
 
     The search covers the active environment of venv or conda, our own interpreter, then PATH. If none has them, return the first.
-    Interpreters other than our own run as `owner`, if given: the project may have named or replaced them.
     """
     names = tuple(packages) or ("torch",)
     names += tuple(_OTHER_BUILDS[name] for name in names if name in _OTHER_BUILDS)
     if wanted:
         path = shutil.which(wanted)
-        facts = _probe(os.path.abspath(path), names, owner) if path else None
+        facts = _probe(os.path.abspath(path), names) if path else None
         if facts is None:
             problem = (
                 "did not run as a Python interpreter" if path else "is not an executable file or a command on PATH"
@@ -147,14 +144,14 @@ def find_python(
     found: PythonFacts | None = None
     for executable in dict.fromkeys(candidates):
         if os.access(executable, os.X_OK):
-            facts = _probe(executable, names, owner)
+            facts = _probe(executable, names)
             if facts and facts.packages.keys() >= set(packages or ("torch",)):
                 return facts
             found = found or facts
     return found
 
 
-def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> PythonFacts | None:
+def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
     if executable == sys.executable:
         torch = importlib.util.find_spec("torch")
         origin = torch.origin if torch else None
@@ -163,7 +160,7 @@ def _probe(executable: str, names: tuple[str, ...], owner: Owner | None) -> Pyth
         has_pip = importlib.util.find_spec("pip") is not None
     else:
         status, output = bounded_output_of(
-            [executable, "-I", "-c", _PROBE, *names], owner=owner, timeout_s=_PROBE_S, most_bytes=_MOST_OF_PROBE
+            [executable, "-I", "-c", _PROBE, *names], timeout_s=_PROBE_S, most_bytes=_MOST_OF_PROBE
         )
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):

@@ -1,18 +1,15 @@
-"""Estimate the memory of a rank with the Python of the nodes, as the owner of the project."""
+"""Estimate the memory of a rank with the Python of the nodes."""
 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from compose_sim.assets import node_code
 from compose_sim.core.plan.memory import RankMemory, rank_memory
 from compose_sim.core.plan.model import Plan, Program
-from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import ComposesimError, SpecError
 
@@ -30,11 +27,8 @@ def estimate_memory(plan: Plan, program: Program) -> RankMemory:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as shared:
         folders = {"COMPOSESIM_SHARED": shared, "TMPDIR": shared}  # a project in /tmp must not count as temporary
         variables = {**plan.environment, **plan.nodes[0].environment, **_launched(plan), **folders}
-        owner = owner_of(Path(program.folder))
-        if owner:
-            os.chown(shared, owner.user, owner.group)
         argv = [plan.python, str(node_code() / "__main__.py"), "memory-estimate", *words, *program.arguments]
-        _, output = try_output_of(argv, owner=owner, folder=program.folder, variables=variables)
+        _, output = try_output_of(argv, folder=program.folder, variables=variables)
     found = [line for line in output.splitlines() if line.startswith(_MARK)]
     result: dict[str, Any] = json.loads(found[-1].removeprefix(_MARK)) if found else {}
     if problem := result.get("problem") or ("" if found else "the script ended its process"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compose_sim.engine.host.docker_socket import docker_endpoint
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.finished import belongs_to, end_of
@@ -70,6 +71,7 @@ def find_runs(project: Path, *, skip_silent: bool = False) -> list[FoundRun]:
 
     An engine that hangs is skipped, or else raises EngineSilentError.
     """
+    check_project(project)
     runs = []
     for engine in _engines():
         if skip_silent and engine.problem():

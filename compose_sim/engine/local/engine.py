@@ -24,7 +24,6 @@ from compose_sim.engine.local.process_labels import LabeledProcess, agent_of, la
 from compose_sim.engine.local.reaper import ChildProcesses
 from compose_sim.engine.local.starters import Starters, shared_program
 from compose_sim.engine.local.zygote import Zygote
-from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, last_event, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
@@ -168,12 +167,10 @@ class LocalEngine:
         if agent is None:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
         folder = str(Path(f"/proc/{agent.pid}/cwd").readlink())
-        # Anybody can start a process with the labels of a node, and with any other variables.
-        environment, owner = environment_of(agent.pid), owner_of_process(agent.pid)
-        words = through_shell(node, argv)
+        environment, words = environment_of(agent.pid), through_shell(node, argv)
         if write:
-            return run_on_lines(words, write, folder=folder, env=environment, owner=owner)
-        return run_on_terminal(words, folder=folder, env=environment, owner=owner)
+            return run_on_lines(words, write, folder=folder, env=environment)
+        return run_on_terminal(words, folder=folder, env=environment)
 
     def output(self, run: str, node: str, *, lines: int = 20) -> str:
         """Return the end of `logs/NODE.out`, where the node's first process prints."""

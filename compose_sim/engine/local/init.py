@@ -1,8 +1,8 @@
 """The init process of a local run: starts the zygote, adopts every process that loses its parent, and ends all of them.
 
-`python init.py NODES CODES USER GROUP COMMAND…` runs COMMAND as that user, or as the caller if USER is -1. NODES and CODES are
-descriptors of pipes: process ids of nodes are read from one, and `(process id, exit code)` is written to the other when a node
-has ended. Process id 0 stands for a COMMAND that could not be executed, with the error's number instead of an exit code.
+`python init.py NODES CODES COMMAND…` runs COMMAND. NODES and CODES are descriptors of pipes: process ids of nodes are read from
+one, and `(process id, exit code)` is written to the other when a node has ended. Process id 0 stands for a COMMAND that could not
+be executed, with the error's number instead of an exit code.
 
 SIGTERM ends all descendants. A process cannot stop being one, whatever it does to its session, environment or parent. Init
 exits when there are none left.
@@ -116,17 +116,13 @@ def _stat(pid: int) -> tuple[str, int, str]:
     return fields[0], int(fields[1]), fields[19]
 
 
-def _start(user: int, group: int, argv: list[str]) -> int:
+def _start(argv: list[str]) -> int:
     """Execute a command in a new process; return an error's number if that is impossible, else 0."""
     started, starting = os.pipe()
     if os.fork() == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         del os.environ[LABEL]
         try:
-            if user >= 0:
-                os.setgroups([])
-                os.setgid(group)
-                os.setuid(user)
             os.execvp(argv[0], argv)
         except OSError as error:
             os.write(starting, bytes([error.errno or 1]))
@@ -138,11 +134,11 @@ def _start(user: int, group: int, argv: list[str]) -> int:
 
 def main() -> None:
     """Start the command, and reap descendants until there are none, or SIGTERM arrives."""
-    nodes, codes, user, group = map(int, sys.argv[1:5])
+    nodes, codes = map(int, sys.argv[1:3])
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     descendants = _Descendants(nodes, codes)
-    if error := _start(user, group, sys.argv[5:]):
+    if error := _start(sys.argv[3:]):
         descendants.report(0, error)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

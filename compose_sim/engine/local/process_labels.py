@@ -10,12 +10,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from compose_sim.engine.project_owner import owner_of_process
 from compose_sim.errors import EngineError
 from compose_sim.node.shared.process import environment_of
 
@@ -124,7 +123,7 @@ def started_at(pid: int) -> str:
 def read_labels(pid: int) -> LabeledProcess | None:
     """Return the process of this id; None if it has exited, is none of a run, or belongs to another user."""
     environment = environment_of(pid)
-    if environment.get(ENGINE) != "local" or RUN not in environment or not _is_right(pid, environment):
+    if environment.get(ENGINE) != "local" or RUN not in environment or not _is_ours(pid):
         return None
     return LabeledProcess(
         pid=pid,
@@ -135,16 +134,16 @@ def read_labels(pid: int) -> LabeledProcess | None:
     )
 
 
-def _is_right(pid: int, environment: Mapping[str, str]) -> bool:
-    """Return whether the labels may be true: root sees the processes of all users, who can set any variables."""
-    folder = Path(environment.get(FOLDER, ""))
+def _is_ours(pid: int) -> bool:
+    """Return whether this user started a process: root can read the variables of all users, who can set any labels."""
+    if os.geteuid() != 0:
+        return True
     try:
-        user = owner_of_process(pid)
-        # Nodes that root starts for another user write into folders of that user, wherever the run is kept.
-        writers = {place.lstat().st_uid for place in (folder, folder / "logs")} if user else set()
-    except OSError:  # the process or the folder is gone
+        # The owner of the folder /proc/PID is root for a process that forbids core dumps.
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:  # it is gone
         return False
-    return user is None or (user.user in writers and folder.name == environment[RUN])
+    return any(line.split()[:2] == ["Uid:", "0"] for line in lines)
 
 
 def open_process(process: LabeledProcess) -> int | None:

@@ -13,7 +13,6 @@ from typing import IO
 
 from compose_sim.engine.local import init
 from compose_sim.engine.local.process_labels import INIT
-from compose_sim.engine.project_owner import Owner
 
 _REPORTS_WITHIN_S = 5.0  # a script of the same user may stop or kill it
 
@@ -21,17 +20,14 @@ Key = tuple[str, str]  # run and node
 
 
 class Init:
-    """An init process. It runs with the rights of composesim, whatever those of its command are."""
+    """An init process."""
 
-    def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str], owner: Owner | None, errors: IO[str]
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], errors: IO[str]) -> None:
         """Start the command as its only child, which talks to us on `process.stdin` and `process.stdout`."""
         (nodes, nodes_end), (codes_end, codes) = os.pipe(), os.pipe()
         self._nodes, self._codes = os.fdopen(nodes_end, "wb", buffering=0), os.fdopen(codes_end, "rb", buffering=0)
-        user = (owner.user, owner.group) if owner else (-1, -1)
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", init.__file__, *map(str, (nodes, codes, *user)), *command],
+            [sys.executable, "-I", "-S", init.__file__, str(nodes), str(codes), *command],
             env={**environment, init.LABEL: INIT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

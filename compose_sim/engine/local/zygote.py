@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.engine.local.reaper import Init
-from compose_sim.engine.project_owner import owner_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError
 
@@ -32,20 +31,16 @@ class Zygote:
         """
         Write output to the logs in the run folder; `working_directory` is that of the processes.
 
-        If root starts them in the project of another user, they run as that user. One that `is_kept` does not exit with the
-        context of the first nodes.
+        One that `is_kept` does not exit with the context of the first nodes.
         """
         self._folder, self._working_directory, self._is_kept = folder, working_directory, is_kept
         self._own_folder, self._has_torch = folder, False
         self.pid = 0  # known once something was handed over
-        # The run may be kept outside the project, and the working directory of a run need not be the project.
-        self._owner = owner_of(Path(working_directory)) or owner_of(folder.parents[2])
         log = SafeFolder(folder).open_file("logs/zygote.out", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with os.fdopen(log, "a") as errors:
             self.init = Init(
                 [python, "-u", *role_command(str(folder.resolve()), "zygote")],
-                environment=self._environment(environment),
-                owner=self._owner,
+                environment=environment,
                 errors=errors,
             )
         self._python, self._process = python, self.init.process
@@ -80,7 +75,7 @@ class Zygote:
         SafeFolder(self._folder).append(f"logs/{name}.out", "")  # created here, and opened by the zygote
         request = {
             "argv": argv,
-            "environment": self._environment(environment),
+            "environment": environment,
             "folder": self._working_directory,
             "output": str(self._folder / "logs" / f"{name}.out"),  # of this process; ranks have separate logs
             "program": program,
@@ -106,9 +101,6 @@ class Zygote:
             self._process.terminate()
         self.close()
 
-    def _environment(self, variables: Mapping[str, str]) -> Mapping[str, str]:
-        return self._owner.environment(variables) if self._owner else variables
-
     def _send(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died, and the answer will be missing
@@ -128,10 +120,8 @@ class Zygote:
         line = self._process.stdout.readline()
         if not line:
             if error := self.init.code(0, within_s=0):
-                user = f" as the user {self._owner.name}, to whom the project belongs" if self._owner else ""
                 raise EngineError(
-                    f"'{self._python}' cannot be run{user}: {os.strerror(error)}",
-                    hint="composesim up --python PATH …",
+                    f"'{self._python}' cannot be run: {os.strerror(error)}", hint="composesim up --python PATH …"
                 )
             raise EngineError(
                 "the process that starts the nodes has died",

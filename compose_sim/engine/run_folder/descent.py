@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from compose_sim.engine.run_folder.file_checks import check_owner, refuse_kind, refuse_owner
-from compose_sim.engine.run_folder.file_owner import act_as, act_as_owner_of, give, is_shared, share
+from compose_sim.engine.run_folder.file_owner import is_shared, share
 
 _RUN_DEPTH = 3  # of a run's folder: .composesim/runs/NAME
 _CHILD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -22,13 +22,13 @@ class Descent:
     """
     The folders that lead from a trusted base to one below it, all open.
 
-    With `checks`, they must belong to trusted users. With `acts`, root acts as the owner of the last of them.
+    With `checks`, they must belong to trusted users.
     """
 
-    def __init__(self, base: int, path: str, *, checks: bool, acts: bool) -> None:
+    def __init__(self, base: int, path: str, *, checks: bool) -> None:
         """Begin at an open folder; `path` is its path."""
         self._opened, self._paths, self._parts = [base], [path], list[str]()
-        self._checks, self._acts = checks, acts
+        self._checks = checks
 
     def __enter__(self) -> Self:
         return self
@@ -38,8 +38,6 @@ class Descent:
     ) -> None:
         while self._opened:
             os.close(self._opened.pop())
-        if self._acts:
-            act_as(os.geteuid(), os.getegid())
 
     @property
     def folder(self) -> int:
@@ -61,8 +59,6 @@ class Descent:
             os.close(self._opened.pop())
         for number in range(common, len(parts)):
             self._enter(parts[number], None if modes is None else modes[number])
-        if self._acts:
-            act_as_owner_of(self.folder)
         return self.folder
 
     def _enter(self, part: str, mode: int | None) -> None:
@@ -76,13 +72,9 @@ class Descent:
             check_owner(self.path, folder, above, base, in_run=len(self._parts) > _RUN_DEPTH)
         if made and is_shared(above):
             share(folder)
-        if self._acts and mode is not None and os.fstat(base).st_uid and not os.fstat(folder).st_uid:
-            give(folder, base)  # root made it, with an older composesim
 
     def _make(self, name: str, mode: int) -> bool:
         """Make a folder in the present one; return False if there is something of that name."""
-        if self._acts:
-            act_as_owner_of(self.folder)
         try:
             with absolute(self.path):
                 os.mkdir(name, mode, dir_fd=self.folder)
@@ -91,9 +83,7 @@ class Descent:
         return True
 
     def _open(self, name: str) -> int:
-        """Open a folder in the present one; as root, who can open what the owner made inaccessible."""
-        if self._acts:
-            act_as(0, os.getegid())
+        """Open a folder in the present one."""
         try:
             with absolute(self.path):
                 return os.open(name, _CHILD, dir_fd=self.folder)

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import NoReturn
 
+from compose_sim.engine.project_owner import is_trusted
 from compose_sim.engine.run_folder.file_owner import owner_of_new_files
 from compose_sim.errors import SpecError
 
@@ -48,12 +49,12 @@ def refuse_owner(path: Path | str, owner: int) -> NoReturn:
 
 def check_owner(path: str, folder: int, above: int, base: int, *, in_run: bool) -> None:
     """
-    Trust the owner of the project if root acts as that user, the caller otherwise, and root.
+    Trust root, the caller, and the owner of the project if the caller is root and trusts that user.
 
     A run's folders for nodes may belong to the user of the nodes. Only root can have put such a folder where only trusted users write.
     """
-    trusted = {0, os.geteuid() or os.fstat(base).st_uid}
-    owner, parent = os.fstat(folder).st_uid, os.fstat(above)
+    owner, parent, project = os.fstat(folder).st_uid, os.fstat(above), os.fstat(base).st_uid
+    trusted = {0, os.geteuid() or (project if is_trusted(project) else 0)}
     if owner in trusted or (in_run and parent.st_uid in trusted and not parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         return
     if owner != owner_of_new_files(base):

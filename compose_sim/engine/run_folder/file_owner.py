@@ -1,66 +1,19 @@
-"""Act as the owner of a folder, if this process is root, and give files to that user."""
+"""Give files and folders of a run to the user of the nodes, or let that user read them through the group."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-
-from compose_sim.engine.project_owner import Owner
-from compose_sim.errors import EnvironmentMissingError
+from contextlib import suppress
 
 _SHARED = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
-_LIBC = ctypes.CDLL(None)
 
 
-def act_as_owner_of(folder: int) -> None:
-    """Do what `act_as` does, for the owner of an open folder."""
-    status = os.fstat(folder)
-    act_as(status.st_uid, status.st_gid)
-
-
-@contextmanager
-def acting_as(owner: Owner | None) -> Iterator[None]:
-    """Do what `act_as` does inside the context, if there is an owner."""
-    if owner:
-        act_as(owner.user, owner.group)
-    try:
-        yield
-    finally:
-        if owner:
-            act_as(os.geteuid(), os.getegid())
-
-
-def act_as(user: int, group: int) -> None:
-    """
-    Have the kernel check this thread's accesses to files as if this user made them. New files belong to that user.
-
-    This changes the file system user id, which Linux keeps per thread. `os.seteuid` would affect all threads, and signals.
-    """
-    if not hasattr(_LIBC, "setfsuid"):  # not Linux
-        return
-    _LIBC.setfsgid(ctypes.c_uint(group))
-    _LIBC.setfsuid(ctypes.c_uint(user))
-    if (
-        ctypes.c_uint(_LIBC.setfsuid(-1)).value != user
-    ):  # an invalid id changes nothing, and the present one is returned
-        raise EnvironmentMissingError(
-            f"root is not allowed to act as the user {user}, to whom the project belongs",
-            hint=f"sudo -u '#{user}' composesim …",
-        )
-
-
-def give(descriptor: int, owner: tuple[int, int] | int | None) -> None:
-    """Give a file or folder to a user and group, or to the owner of another open folder; only root can."""
-    if isinstance(owner, int):
-        status = os.fstat(owner)
-        owner = (status.st_uid, status.st_gid)
+def give(descriptor: int, owner: tuple[int, int] | None) -> None:
+    """Give a file or folder to a user and group, if this process is root."""
     status = os.fstat(descriptor)
     if owner and os.geteuid() == 0 and (status.st_uid, status.st_gid) != owner:
-        act_as(0, os.getegid())
         os.fchown(descriptor, *owner)
 
 

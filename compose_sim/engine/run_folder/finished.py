@@ -95,7 +95,7 @@ def delete_finished(project: Path, *, live: Collection[str]) -> tuple[str, ...]:
 def size_of(folder: RunFolder) -> int:
     """Return the bytes on disk of a run's folder, including the shared storage."""
     total = 0
-    with suppress(OSError, SpecError), folder.files.opened(as_owner=False) as opened:
+    with suppress(OSError, SpecError), folder.files.opened() as opened:
         for path, folders, files, below in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
             if path.count("/") == _MOST_LEVELS:
                 folders.clear()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.plan.model import HIDDEN, KINDS, NODES, TOKEN, Plan, plan_from_dict
+from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.clock import begin_clock, read_clock
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.location import make_home, runs_folder
@@ -42,6 +43,11 @@ _RETRY_S = 0.02
 def is_run_folder(path: Path) -> bool:
     """Return whether a folder is where `up` puts runs; a rendered one can be anywhere, and belongs to the user."""
     return path.name not in ("", "..") and path.parts[-3:-1] == (HIDDEN, "runs")
+
+
+def check_run(path: Path) -> None:
+    """Raise SpecError if root must not work with the run in this folder, which belongs to another user."""
+    check_project(path.parents[2] if is_run_folder(path) else path, path)
 
 
 def runs_of(project: Path) -> list[RunFolder]:

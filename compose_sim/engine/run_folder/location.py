@@ -7,14 +7,18 @@ import os
 from pathlib import Path
 
 from compose_sim.core.plan.model import HIDDEN, Choice
+from compose_sim.engine.project_owner import check_project
 
 VARIABLE = "COMPOSESIM_RUNS"
 _PRIVATE, _PASSABLE = 0o700, 0o711
 
 
 def runs_folder(project: Path) -> Path:
-    """Return the folder of all runs of a project folder."""
-    return _home(project) / HIDDEN / "runs"
+    """Return the folder of all runs of a project folder; raise SpecError if root must not work there."""
+    check_project(project)
+    home = _home(project)
+    check_project(home, home / HIDDEN)
+    return home / HIDDEN / "runs"
 
 
 def make_home(runs: Path) -> None:

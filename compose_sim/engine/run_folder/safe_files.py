@@ -1,8 +1,7 @@
 """Access files below `.composesim`, in which the code of nodes and other users can plant links, pipes and folders.
 
 A path is opened one component after another, each relative to the folder above, and never through a symbolic link. Only
-regular files are read or written. Folders and files must belong to the user of the project, or to root. If composesim runs as
-root, the kernel checks each access as if the owner of the containing folder made it.
+regular files are read or written. Folders and files must belong to the user of the project, or to root.
 
 If nodes run as another user than the owner, they read through the group of a folder that has the set-group-id bit.
 
@@ -24,7 +23,7 @@ from typing import Any
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.engine.run_folder.descent import Descent, absolute
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError, refuse_kind, refuse_owner
-from compose_sim.engine.run_folder.file_owner import act_as, give, is_shared, share
+from compose_sim.engine.run_folder.file_owner import give, is_shared, share
 from compose_sim.engine.run_folder.folder_removal import remove_folder
 
 MOST_BYTES = 64 << 20  # of a file that is read as a whole
@@ -46,11 +45,11 @@ class SafeFolder:
         self._base, self._below = str(Path(*parts[:trusted])), "/".join(parts[trusted:])
 
     @contextmanager
-    def opened(self, name: str = "", *, create: int | None = None, as_owner: bool = True) -> Iterator[int]:
-        """Open a folder, and act as the owner inside the context; make it with mode `create` if it does not exist."""
+    def opened(self, name: str = "", *, create: int | None = None) -> Iterator[int]:
+        """Open a folder inside the context; make it with mode `create` if it does not exist."""
         parts = self._parts(name)
         modes = None if create is None else [*[self._folder_mode] * (len(parts) - 1), create]
-        with self._descent(make=create is not None, as_owner=as_owner, is_listed=not parts) as descent:
+        with self._descent(make=create is not None, is_listed=not parts) as descent:
             folder = descent.go(parts, modes)
             with absolute(descent.path):
                 yield folder
@@ -107,13 +106,7 @@ class SafeFolder:
         with self._parent(name, create=bool(flags & os.O_CREAT)) as (folder, file):
             path = self.path / name
             try:
-                try:
-                    descriptor = os.open(file, flags | _SAFE, self._file_mode, dir_fd=folder)
-                except PermissionError:
-                    if not self._acts_as_owner or os.stat(file, dir_fd=folder, follow_symlinks=False).st_uid:
-                        raise
-                    act_as(0, os.getegid())  # a file of root, such as the log of a rank that root runs on its own
-                    descriptor = os.open(file, flags | _SAFE, dir_fd=folder)
+                descriptor = os.open(file, flags | _SAFE, self._file_mode, dir_fd=folder)
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                     raise
@@ -169,13 +162,12 @@ class SafeFolder:
         """Copy the content of a folder into a new or empty one, with the times of the files."""
         for folder, below, files in os.walk(source):
             below[:] = [each for each in below if each not in leave_out]
-            # Read before opening the target: the target's owner may have no access to the source.
-            contents = [(file, (origin := Path(folder, file)).read_bytes(), origin.stat()) for file in files]
             below_name = "/".join((name, *Path(folder).relative_to(source).parts))
             with self.opened(below_name, create=self._folder_mode) as target:
-                for file, content, status in contents:
-                    with os.fdopen(self._create(file, target), "wb") as copy:
-                        copy.write(content)
+                for origin in (Path(folder, file) for file in files):
+                    status = origin.stat()
+                    with os.fdopen(self._create(origin.name, target), "wb") as copy:
+                        copy.write(origin.read_bytes())
                         copy.flush()
                         os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -185,8 +177,8 @@ class SafeFolder:
             os.unlink(file, dir_fd=folder)
 
     def remove_tree(self, name: str) -> None:
-        """Delete whatever has this name, following no links. Root does not act as the owner, as root's ranks may have written there."""
-        with suppress(FileNotFoundError), self._parent(name, as_owner=False) as (folder, file):
+        """Delete whatever has this name, following no links."""
+        with suppress(FileNotFoundError), self._parent(name) as (folder, file):
             if not stat.S_ISDIR(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(file, dir_fd=folder)
                 return
@@ -197,13 +189,13 @@ class SafeFolder:
             refuse_kind(path, status, stat.S_IFREG)
         if self._is_hidden and status.st_uid not in (0, os.geteuid(), folder.st_uid):
             refuse_owner(path, status.st_uid)
-        if self._acts_as_owner and status.st_uid != folder.st_uid and status.st_nlink > 1:
+        if self._is_hidden and os.geteuid() == 0 and status.st_uid != folder.st_uid and status.st_nlink > 1:
             raise UnsafeFileError(f"'{path}' is a hard link to a file of root", hint=f"ls -li {path}, then delete it")
 
     def _parts(self, name: str) -> list[str]:
         return [*_components(self._below, self._path), *_components(name, self._path, name)]
 
-    def _descent(self, *, make: bool, as_owner: bool = True, is_listed: bool = False) -> Descent:
+    def _descent(self, *, make: bool, is_listed: bool = False) -> Descent:
         flags = os.O_DIRECTORY | os.O_CLOEXEC | (os.O_RDONLY if is_listed else _PATH_ONLY)
         try:
             base = os.open(self._base, flags)
@@ -212,11 +204,7 @@ class SafeFolder:
                 raise
             Path(self._base).mkdir(parents=True, exist_ok=True)
             base = os.open(self._base, flags)
-        return Descent(base, self._base, checks=self._is_hidden, acts=as_owner and self._acts_as_owner)
-
-    @property
-    def _acts_as_owner(self) -> bool:
-        return self._is_hidden and os.geteuid() == 0
+        return Descent(base, self._base, checks=self._is_hidden)
 
     @property
     def _folder_mode(self) -> int:
@@ -227,10 +215,10 @@ class SafeFolder:
         return 0o600 if self._is_hidden else 0o644
 
     @contextmanager
-    def _parent(self, name: str, *, create: bool = False, as_owner: bool = True) -> Iterator[tuple[int, str]]:
+    def _parent(self, name: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
         """Open the folder of a file; return it with the name of the file in it."""
         parent, _, file = name.rpartition("/")
-        with self.opened(parent, create=self._folder_mode if create else None, as_owner=as_owner) as folder:
+        with self.opened(parent, create=self._folder_mode if create else None) as folder:
             _components(file, self._path, name)
             yield folder, file
 

@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -322,29 +321,11 @@ def test_nodes_own_the_folders_that_they_write_to(tmp_path: Path) -> None:
 
 
 @as_root
-def test_root_works_in_the_project_of_a_user_as_that_user(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    os.chown(project, OWNER, OWNER)
-    folder = a_run(project)
-    start_again(folder)
-    threads = [threading.Thread(target=folder.append_event, args=("note",)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert {path.lstat().st_uid for path in (project / ".composesim").rglob("*")} == {OWNER}
-    (tmp_path / "of-root").touch()
-    assert (tmp_path / "of-root").stat().st_uid == 0  # and as root again elsewhere
-
-
-@as_root
 def test_root_does_not_print_a_file_that_only_root_can_read(tmp_path: Path, victim: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    os.chown(project, OWNER, OWNER)
-    folder = a_run(project)
+    folder = RunFolder(runs_folder(tmp_path) / "demo")
+    folder.claim()
+    folder.clear(OWNER, OWNER)
+    folder.release()
     (victim / "node-0.0.log").chmod(0o600)
     os.link(victim / "node-0.0.log", folder.path / "logs" / "node-0.7.log")
 
@@ -356,33 +337,19 @@ def test_root_does_not_print_a_file_that_only_root_can_read(tmp_path: Path, vict
 
 
 @as_root
-def test_root_reads_what_its_own_ranks_wrote_in_the_project_of_a_user(tmp_path: Path) -> None:
-    """Without containers ranks run as root, and may create private files."""
-    project = tmp_path / "project"
-    project.mkdir()
-    os.chown(project, OWNER, OWNER)
-    folder = a_run(project)
-    folder.append_event("started")
-    log = folder.path / "logs" / "node-0.0.log"
-    log.write_text("step 1\n")
-    log.chmod(0o600)
-    (folder.path / "observations" / "record").mkdir(mode=0o700)
-    (folder.path / "observations" / "record" / "0").write_text("x")
-
-    assert read_logs(folder.path, []) == {0: ("step 1",)}
-    start_again(folder)
-    assert not (folder.path / "observations" / "record").exists()
-
-
-@as_root
-def test_a_run_that_root_made_before_is_given_to_the_user(tmp_path: Path) -> None:
-    """An older composesim left folders of root in projects of other users."""
+def test_runs_of_another_user_are_read_only_in_a_trusted_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = a_run(tmp_path)
-    os.chown(tmp_path, OWNER, OWNER)
+    folder.write_plan(a_plan())
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, OWNER, OWNER)
 
-    start_again(folder)
-
-    assert {path.lstat().st_uid for path in folder.path.rglob("*") if path.name != "lock"} == {OWNER}
+    assert folder.files.status("plan.json") is None
+    with pytest.raises(SpecError, match=f"belongs to the user {OWNER}"):
+        folder.read_plan()
+    monkeypatch.setenv("SUDO_UID", str(OWNER))
+    assert folder.read_plan() == a_plan()
 
 
 @as_root
