@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ...records.precautions import Clip, ShardScaling
+from .. import tracked
 from ..context import RankContext, here, place
 from ..torch_hooks import after_import, wrap
 from . import backward, sketches
@@ -144,7 +145,7 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
     square = float(before @ before)
     factor = float(before @ after) / square if square else 0.0
     if factor and float((after - factor * before).norm()) <= 1e-3 * float(after.norm()):
-        context.note(ShardScaling(list(known).index(optimizer), number + 1, factor, _ranks(optimizer), place()))
+        context.note(ShardScaling(tracked.optimizers.number(optimizer), number + 1, factor, _ranks(optimizer), place()))
 
 
 def _end_backward(context: RankContext, _: bool) -> None:

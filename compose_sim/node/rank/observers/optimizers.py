@@ -11,6 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from ...records.models import OptimizerStep, SteppedModel
+from .. import tracked
 from ..context import RankContext, here, place
 from ..observations import encoded
 from ..torch_hooks import after_import, wrap
@@ -25,7 +26,7 @@ _MOST_NOTED = 1000  # steps per optimizer; then every hundredth
 
 @dataclass(eq=False)
 class Stepper:
-    """One optimizer; optimizers are numbered in the order of their first steps."""
+    """One optimizer that has stepped; `tracked.py` numbers them."""
 
     index: int
     reference: Any
@@ -46,7 +47,9 @@ def _after_optimizer(module: ModuleType) -> None:
     def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
         context = here()
-        if context is not None:  # backward passes before this are not those of its first step
+        if context is not None:
+            tracked.optimizers.number(self)
+            # Backward passes before this are not those of its first step.
             context.memory.setdefault(_MADE, {})[id(self)] = _backwards(context)
 
 
@@ -173,8 +176,8 @@ def _stepper(context: RankContext, optimizer: Any) -> Stepper:
     known: dict[int, Stepper] = context.memory.setdefault(_ALL, {})
     stepper = known.get(id(optimizer))
     if stepper is None or stepper.reference() is not optimizer:
-        index = context.memory["optimizers.count"] = context.memory.get("optimizers.count", -1) + 1
         since = context.memory.get(_MADE, {}).get(id(optimizer), (0, 0))
+        index = tracked.optimizers.number(optimizer)
         stepper = known[id(optimizer)] = Stepper(index=index, reference=weakref.ref(optimizer), backwards=since)
     return stepper
 

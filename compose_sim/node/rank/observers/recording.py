@@ -8,6 +8,7 @@ import weakref
 from typing import Any, Callable
 
 from ...records.replays import RecordingStopped
+from .. import tracked
 from ..context import RankContext, here
 from ..torch_hooks import after_import
 from . import backward, training
@@ -46,7 +47,7 @@ def _describe_models(context: RankContext, optimizer: Any) -> None:
 
     known: Any = context.memory.setdefault(_DESCRIBED, weakref.WeakSet())
     if optimizer not in known:
-        context.note(describe(optimizer, len(known), wrapped_models())[0])
+        context.note(describe(optimizer, tracked.optimizers.number(optimizer), wrapped_models())[0])
         known.add(optimizer)
 
 

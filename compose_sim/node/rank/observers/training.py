@@ -1,8 +1,7 @@
 """Hook the loaders, models and optimizers of a script, for recording and replaying in `composesim check`.
 
 DataLoaders have no public hooks: `__init__`, `__iter__` and `__len__` of the class are wrapped, and `__next__` of the iterators,
-which all kinds of loaders share. Modules have a hook for calls, and optimizers have hooks for steps; `__init__` is wrapped to number
-them. `up` sets none of these.
+which all kinds of loaders share. Modules have a hook for calls, and optimizers have hooks for steps. `up` sets none of these.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ class Hooks:
         """A module is called with these arguments while gradients are recorded."""
         self.call(lambda session: session.called(module, given))
 
-    def optimizer_made(self, optimizer: Any) -> None:
-        self.call(lambda session: session.index_of(optimizer))
-
     def before_step(self, optimizer: Any) -> None:
         """The gradients are complete."""
         self.call(lambda session: session.before_step(optimizer))
@@ -55,7 +51,7 @@ class Hooks:
 def set_hooks(hooks: Hooks) -> None:
     """Install these hooks."""
     after_import("torch.utils.data.dataloader", lambda module: _hook_loaders(module, hooks))
-    after_import("torch.optim.optimizer", lambda module: _hook_optimizers(module, hooks))
+    after_import("torch.optim.optimizer", lambda _: _hook_optimizers(hooks))
     after_import("torch.nn.modules.module", lambda module: _hook_models(module, hooks))
     after_import("torch.autograd", hooks.autograd)
 
@@ -104,12 +100,7 @@ def _hook_models(module: ModuleType, hooks: Hooks) -> None:
     module.register_module_forward_pre_hook(before)
 
 
-def _hook_optimizers(module: ModuleType, hooks: Hooks) -> None:
-    @wrap(module.Optimizer, "__init__")
-    def make(original: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        hooks.optimizer_made(self)
-
+def _hook_optimizers(hooks: Hooks) -> None:
     def before(optimizer: Any, arguments: Any, options: Any) -> Any:
         given = len(arguments) > 1  # the first is the optimizer itself
         closure = arguments[1] if given else options.get("closure")
