@@ -61,7 +61,6 @@ _COUNTED: _Kinds = (ScriptEnd, FileUse)  # they hold the number of steps and of 
 
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
 DEPENDING: Mapping[str, _Kinds] = {
-    "backward": (UnusedParameters, OptimizerStep, LossValue, DetachedInLoss, SketchedStep, StepTimes, RepeatedPass),
     "checkpoints": (LoadedState, LoadedElsewhere, StepTimes),
     "clipping": (Clip, ShardScaling),
     "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
@@ -99,7 +98,6 @@ DEPENDING: Mapping[str, _Kinds] = {
     "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),
     "states": (TensorTable, TensorHashes),
     "timings": (StepTimes,),
-    "training": (OptimizerStep, TensorTable, TensorHashes, Clip, *_COUNTED, *_REPLAYED),
 }
 
 

@@ -21,9 +21,9 @@ from .features import feature_of
 _PYTHON = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 
 
-def after_import(name: str, function: Callable[[Any], None]) -> None:
-    """Call `function` with this module of torch once it has been imported, or now if it already has."""
-    feature = feature_of(function.__module__)
+def after_import(name: str, function: Callable[[Any], None], feature: str = "") -> None:
+    """Call `function`, which belongs to a feature, with this module of torch once it has been imported, or now if it already has."""
+    feature = feature or feature_of(function.__module__)
 
     def patch(module: Any) -> None:
         if not private_names.has_all(feature, name):
