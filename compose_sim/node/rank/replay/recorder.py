@@ -15,11 +15,12 @@ import torch
 from ...records.replays import RecordedStep, RecordingStopped, StopReason
 from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext
+from ..torch_hooks import points
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
-from .rng_usage import RngUsage, notice_generators
+from .rng_usage import RngUsage
 from .surroundings import describe
 from .wrapped_models import computes_low, models_of, names_of_parameters, wrapped_models
 
@@ -58,7 +59,7 @@ class Recorder:
         self._hooked = False
         self._shared: dict[int, list[bool]] = {}  # by optimizer: the parameters of which each rank keeps its own
         self._flat: dict[int, shards.FlatPart] = {}  # by the id of a parameter that the first FSDP shards
-        notice_generators(torch, self.rng_usage)
+        points.DRAWN.subscribe(self.rng_usage.notice)
         self.clipped.notice()
 
     def keep_randomness(self) -> None:
