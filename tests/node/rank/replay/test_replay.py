@@ -13,17 +13,13 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.utils.rnn import pad_sequence  # noqa: E402 - torch may be missing
 
-from compose_sim.node.rank import context as rank_context  # noqa: E402 - torch may be missing
-from compose_sim.node.rank.context import RankContext  # noqa: E402 - as above
-from compose_sim.node.rank.observations import Observations  # noqa: E402 - as above
+from compose_sim.node.rank.context import RankContext  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay.collating import collated  # noqa: E402 - as above
 from compose_sim.node.rank.replay.rng_usage import RngUsage  # noqa: E402 - as above
 from compose_sim.node.rank.torch_hooks import points  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
 from compose_sim.node.records.timings import StepTimes  # noqa: E402 - as above
-from compose_sim.node.shared.event_log import EventLog  # noqa: E402 - as above
-from compose_sim.node.shared.progress_page import ProgressPage  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
 
 pytestmark = pytest.mark.train
@@ -175,12 +171,8 @@ def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
 
 
 @pytest.fixture
-def draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RngUsage]:
+def draws(rank: RankContext) -> Iterator[RngUsage]:
     """Record random draws from torch until the test ends."""
-    (tmp_path / "observations").mkdir()
-    names = (tmp_path, "node-0", 0, 0)
-    context = RankContext(EventLog(tmp_path, "run", "node-0"), Observations(*names), ProgressPage(*names))
-    monkeypatch.setattr(rank_context, "_context", context)
     made, drawn = RngUsage(), points.Point("torch", "randn", "Tensor.normal_")
     drawn.subscribe(made.notice)
     yield made

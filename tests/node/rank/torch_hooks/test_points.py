@@ -14,13 +14,9 @@ from typing import Any
 
 import pytest
 
-from compose_sim.node.rank import context as rank_context
 from compose_sim.node.rank.context import RankContext
-from compose_sim.node.rank.observations import Observations
 from compose_sim.node.rank.torch_hooks import features
 from compose_sim.node.rank.torch_hooks.points import Point, TorchCall
-from compose_sim.node.shared.event_log import EventLog
-from compose_sim.node.shared.progress_page import ProgressPage
 from tests.node.harness import Cluster
 
 calls: list[Any] = []
@@ -31,14 +27,10 @@ class Local:
 
 
 @pytest.fixture(autouse=True)
-def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let this process be a rank in which no feature is off."""
+def _in_a_rank(monkeypatch: pytest.MonkeyPatch, rank: RankContext) -> None:
+    """Let no feature be off."""
     monkeypatch.setattr(features, "_off", {})
     monkeypatch.setattr(features, "_tell", None)
-    (tmp_path / "observations").mkdir()
-    names = (tmp_path, "node-0", 0, 0)
-    context = RankContext(EventLog(tmp_path, "run", "node-0"), Observations(*names), ProgressPage(*names))
-    monkeypatch.setattr(rank_context, "_context", context)
     calls.clear()
 
 
@@ -160,13 +152,13 @@ def test_a_subscriber_may_change_what_is_given_and_answer(module: Any) -> None:
 
 
 def test_a_child_of_the_rank_is_followed_only_if_a_subscriber_wants_it(
-    module: Any, monkeypatch: pytest.MonkeyPatch
+    module: Any, rank: RankContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = Point("torch_of_this_test", "returns")
     point.subscribe(lambda *_: calls.append("rank"))
     point.subscribe(lambda *_: calls.append("any"), in_children=True)
     module.returns()
-    monkeypatch.setattr(rank_context._context, "process", 0)
+    monkeypatch.setattr(rank, "process", 0)
     module.returns()
 
     assert calls == ["any", "rank", (1, 2), "any", (1, 2)]
