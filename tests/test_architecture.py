@@ -93,6 +93,7 @@ PLUG_INS = {
     "cli/commands",
     *("node/rank/observers", "node/rank/emulate"),
 }
+PATCHES_TORCH = {"node/rank/torch_hooks", "node/rank/emulate", "node/rank/emulate/children"}
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
 IMPURE = {
     *("os", "subprocess", "socket", "time", "threading", "click", "rich", "random", "shutil", "tempfile", "docker"),
@@ -239,6 +240,29 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" → ".join(error.args[1]))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in NODE if folder_of(path).startswith("node/rank") and folder_of(path) not in PATCHES_TORCH],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_torch_is_patched_in_one_place(path: Path) -> None:
+    """Observers, the recorder and the replayer subscribe to `torch_hooks/points.py`; only the emulation has patches of its own."""
+    patches = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            owner = ast.unparse(node.args[0]) if node.args else ""
+            if called == "wrap" or (called in ("setattr", "delattr") and owner != "self"):
+                patches.append((node.lineno, called))
+        targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
+        for target in targets if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete) else []:
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value).split(".")[0] in ("torch", "module"):
+                patches.append((node.lineno, ast.unparse(target)))
+
+    assert patches == []
+    assert not any("import_hooks" in module for module in imports(path))
 
 
 def test_a_folder_is_seen_at_a_glance() -> None:

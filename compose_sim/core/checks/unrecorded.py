@@ -22,7 +22,6 @@ def _kinds(names: str) -> tuple[type[Record], ...]:
 
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
 DEPENDING: Mapping[str, tuple[type[Record], ...]] = {
-    "backward": _kinds("UnusedParameters OptimizerStep LossValue DetachedInLoss SketchedStep StepTimes RepeatedPass"),
     "checkpoints": _kinds("LoadedState LoadedElsewhere StepTimes"),
     "clipping": _kinds("Clip ShardScaling"),
     "collectives": _kinds(_COUNTED + "Collective CollectiveFailed LaterCollectives UntrackedWait DetachedInLoss"),
@@ -51,7 +50,6 @@ DEPENDING: Mapping[str, tuple[type[Record], ...]] = {
     "sketches": _kinds("SketchedTensors SketchedStep WeightsBeforeWrapping ParameterNames"),
     "states": _kinds("TensorTable TensorHashes"),
     "timings": _kinds("StepTimes"),
-    "training": _kinds(_COUNTED + _REPLAYED + _HASHED + "Clip"),
 }
 
 

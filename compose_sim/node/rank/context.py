@@ -77,12 +77,16 @@ class RankContext:
         """
         try:
             return function(self, *values)
-        except Exception as error:
-            if is_of_signal_handler(error):
-                raise
-            self.failed.add(observer)
-            features.raised(features.feature_of(observer), describe_with_our_line(error), traceback.format_exc())
+        except Exception as error:  # noqa: BLE001 - it is reported
+            self.has_raised(observer, error)
             return None
+
+    def has_raised(self, observer: str, error: Exception) -> None:
+        """Switch off the feature of an observer whose exception is being handled; raise it again if it is a signal handler's."""
+        if is_of_signal_handler(error):
+            raise error
+        self.failed.add(observer)
+        features.raised(features.feature_of(observer), describe_with_our_line(error), traceback.format_exc())
 
     def count_step(self) -> None:
         """Count an optimizer step, and emit a few of them per second as events."""

@@ -12,14 +12,13 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from ..shared.frames import is_user_code
 from ..shared.progress_page import ProgressPage
+from .torch_hooks.lazy_compiler import without_inductor
 
 _SIZE = "2000"  # collectives; the default of new versions of torch, which older ones lack
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second until torch 2.8
@@ -94,27 +93,12 @@ def _recorded() -> dict[str, Any] | None:
         read = _function(name, backend)
         if read is None:
             continue
-        with _without_compiler():
+        with without_inductor():
             recorded = pickle.loads(read())
         if recorded.get("entries"):
             found: dict[str, Any] = recorded
             return found
     return None
-
-
-@contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Keep torch from importing its compiler, for seconds, to ask it for the lines of compiled code when there is none."""
-    torch: Any = sys.modules["torch"]
-    if "_inductor" in vars(torch):
-        yield
-        return
-    compiled = SimpleNamespace(stack_frames_for_code=lambda *_: None)
-    torch._inductor = SimpleNamespace(codecache=SimpleNamespace(PyCodeCache=compiled))
-    try:
-        yield
-    finally:
-        del torch._inductor
 
 
 def _function(name: str, backend: str) -> Any:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
-from .torch_hooks import after_import
+from .torch_hooks import points
 
 _YIELD = 2  # cudaDeviceScheduleYield, and the driver's CU_CTX_SCHED_YIELD
 
@@ -22,23 +23,17 @@ def install() -> None:
     fraction = float(os.environ.get("COMPOSESIM_GPU_FRACTION") or 0)
     crowd = os.environ.get("COMPOSESIM_GPU_CROWD", "")
     if fraction or crowd:
-        after_import("torch", lambda torch: _wrap_initialization(torch, fraction, crowd))
+        points.CUDA_INITIALIZED.subscribe(lambda *_: _initialize(fraction, crowd), in_children=True)
 
 
-def _wrap_initialization(torch: Any, fraction: float, crowd: str) -> None:
-    """Wrap the function in which torch initializes CUDA; before that, a rank may still fork."""
-    begin = getattr(torch._C, "_cuda_init", None)
-    if begin is None:  # built without CUDA
-        return
-
-    def initialize() -> None:
-        if crowd:
-            _limit_cpus(crowd)
-        begin()
-        if fraction:
-            torch._C._cuda_setMemoryFraction(fraction, _own_device())
-
-    torch._C._cuda_init = initialize
+def _initialize(fraction: float, crowd: str) -> points.Steps:
+    """Set the limits when torch initializes CUDA; before that, a rank may still fork."""
+    if crowd:
+        _limit_cpus(crowd)
+    yield
+    if fraction:
+        torch: Any = sys.modules["torch"]
+        torch._C._cuda_setMemoryFraction(fraction, _own_device())
 
 
 def _own_device() -> int:

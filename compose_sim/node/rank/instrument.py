@@ -13,12 +13,12 @@ from ..shared.event_log import EventLog
 from ..shared.frames import describe
 from ..shared.progress_page import ProgressPage
 from . import context as rank_context
-from . import fault_handler, flight_recorder, lazy_compiler, slow_gpu, stack_signal
+from . import fault_handler, flight_recorder, slow_gpu, stack_signal
 from .context import RankContext, variable_number
 from .gpu_limits import loaded_library
 from .observations import Observations
 from .observers import OBSERVERS
-from .torch_hooks import after_import, features
+from .torch_hooks import after_import, features, lazy_compiler
 
 _VERSIONS_EMITTED = "instrument.versions_emitted"
 _first = False

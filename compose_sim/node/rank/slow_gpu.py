@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import emulation
-from .observers.training import follow_steps
+from .torch_hooks import points
 
 _CYCLES = 1_000_000  # under a millisecond: how many there are in one is measured
 _fault: tuple[Path, Callable[[], None]] | None = None  # exists until it is healed; what to do after a step
@@ -25,7 +25,7 @@ def install() -> None:
 
     A fault begins and ends at any moment, also while torch iterates over its hooks, so it cannot add or remove one.
     """
-    follow_steps(after=_after_step)
+    points.AFTER_STEP.subscribe(_after_step)
 
 
 def begin(note: Path, factor: float) -> None:

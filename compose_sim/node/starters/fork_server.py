@@ -31,7 +31,7 @@ def import_torch(program: list[str], folder: str = ".") -> None:
     """Import torch, and everything that takes long to import in `program`, which will be run in `folder`."""
     modules = ["torch.distributed", "torch.nn.parallel"]
     if _compiles(Path(folder, program[0])):
-        modules.append("torch._dynamo")  # else a rank imports it on first use: rank/lazy_compiler.py
+        modules.append("torch._dynamo")  # else a rank imports it on first use: rank/torch_hooks/lazy_compiler.py
     if not Path("/dev/nvidiactl").exists():  # ranks will probably emulate a GPU; importing this sets up nothing
         modules.append(f"{__package__.rpartition('.')[0]}.rank.emulate.emulator")
     with quick_exit.prepared():

@@ -86,10 +86,13 @@ def test_the_share_of_memory_is_set_on_the_ranks_own_gpu_once_cuda_has_begun(mon
     inner = SimpleNamespace(
         _cuda_init=lambda: done.append("begun"), _cuda_setMemoryFraction=lambda *given: done.append(given)
     )
-    gpu_limits._wrap_initialization(SimpleNamespace(_C=inner), 0.25, crowd="")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=inner))
+    limits = gpu_limits._initialize(0.25, crowd="")
+    next(limits)
     assert done == []
 
     inner._cuda_init()
+    next(limits, None)
 
     assert done == ["begun", (0.25, 1)]
 
@@ -109,25 +112,16 @@ def test_ranks_share_out_the_cpus(cpus: int, ranks: int, expected: list[list[int
 def test_a_rank_keeps_to_its_cpus_once_cuda_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     before = os.sched_getaffinity(0)
-    inner = SimpleNamespace(_cuda_init=lambda: None)
-    gpu_limits._wrap_initialization(SimpleNamespace(_C=inner), 0.0, crowd="2/1000")
+    limits = gpu_limits._initialize(0.0, crowd="2/1000")
     assert os.sched_getaffinity(0) == before
 
     try:
-        inner._cuda_init()
+        next(limits)
         during = os.sched_getaffinity(0)
     finally:
         os.sched_setaffinity(0, before)
 
     assert during == {sorted(before)[3 % len(before)]}
-
-
-def test_a_torch_without_cuda_is_left_alone() -> None:
-    inner = SimpleNamespace()
-
-    gpu_limits._wrap_initialization(SimpleNamespace(_C=inner), 0.25, crowd="0/8")
-
-    assert vars(inner) == {}
 
 
 def _environment(tmp_path: Path, **more: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from compose_sim.node.rank import slow_gpu
+from compose_sim.node.rank.context import RankContext
 
 pytestmark = pytest.mark.train
 
@@ -16,6 +17,10 @@ pytestmark = pytest.mark.train
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
     slow_gpu.install()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_rank(rank: RankContext) -> None: ...
 
 
 def test_a_rank_without_a_gpu_sleeps_after_each_step_until_the_note_is_removed(

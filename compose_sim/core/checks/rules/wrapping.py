@@ -52,7 +52,7 @@ def wrapper_bypassed(case: Case) -> Result:
 def _is_beside(case: Case, step: OptimizerStep, model: SteppedModel) -> bool:
     """Return whether a separate backward pass went through the model but not the wrapper, which was also called."""
     alone = len(step.models) == 1 and not (
-        any(each.optimizer for each in case.observed.of(OptimizerStep))
+        len({each.optimizer for each in case.observed.of(OptimizerStep)}) > 1
         or any(each.ddp for each in case.observed.of(DdpModel))
     )
     return alone and 0 < model.forwards < step.backwards and not step.retained

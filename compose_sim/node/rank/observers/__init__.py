@@ -11,7 +11,6 @@ cost microseconds: all observers together take 0.2–0.5 ms of CPU per step (`py
 from __future__ import annotations
 
 from . import (
-    backward,
     checkpoints,
     clipping,
     collectives,
@@ -41,7 +40,6 @@ from . import (
 )
 
 OBSERVERS = (
-    backward,
     models,
     gradients,
     timings,

@@ -6,64 +6,50 @@ import io
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 from ...records.precautions import LoadedElsewhere, LoadedState
-from ..context import IN_CHECKPOINT, RankContext, here, place
-from ..torch_hooks import after_import, wrap
+from ..context import IN_CHECKPOINT, RankContext, place
+from ..torch_hooks import points
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MOST_NAMES, _MOST_NOTED, _DEPTH = 5, 20, 3
 _NOTED = "checkpoints.noted"
-_TIMED = {
-    "torch.serialization": ("save",),  # not load, with which data sets read samples
-    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
-    "torch.distributed.checkpoint.state_dict_loader": ("load",),
-}
 
 
 def install() -> None:
-    after_import("torch.nn.modules.module", _after_module)
-    after_import("torch", _after_torch)
-    for module in _TIMED:
-        after_import(module, _time)
+    points.STATE_LOADED.subscribe(_load_state)
+    points.LOADED.subscribe(_load)
+    for point in (
+        points.SAVED,
+        points.SAVED_SHARDED,
+        points.LOADED_SHARDED,
+    ):  # not load, with which data sets read samples
+        point.subscribe(_time)
 
 
-def _time(module: ModuleType) -> None:
-    for name in _TIMED[module.__name__]:
-
-        @wrap(module, name)
-        def timed(original: Any, *arguments: Any, **options: Any) -> Any:
-            context = here()
-            in_memory = isinstance(options.get("f", arguments[1] if len(arguments) > 1 else None), io.BytesIO)
-            if context is None or in_memory or context.memory.get(IN_CHECKPOINT):
-                return original(*arguments, **options)
-            context.memory[IN_CHECKPOINT], began = True, time.monotonic()
-            try:
-                return original(*arguments, **options)
-            finally:
-                context.memory[IN_CHECKPOINT] = False
-                context.times.work("checkpoint", began)
+def _time(context: RankContext, call: points.TorchCall) -> points.Steps:
+    in_memory = isinstance(call.value("f"), io.BytesIO)
+    if in_memory or context.memory.get(IN_CHECKPOINT):
+        return
+    context.memory[IN_CHECKPOINT], began = True, time.monotonic()
+    try:
+        yield
+    finally:
+        context.memory[IN_CHECKPOINT] = False
+        context.times.work("checkpoint", began)
 
 
-def _after_module(module: ModuleType) -> None:
-    @wrap(module.Module, "load_state_dict")
-    def load(original: Any, self: Any, state_dict: Any, strict: bool = True, *rest: Any, **options: Any) -> Any:
-        context = here()
-        if context is None:
-            return original(self, state_dict, strict, *rest, **options)
-        names: Any = context.guard(__name__, _names, self, state_dict) or (set(), ())
-        result, raised = None, True
-        try:
-            result = original(self, state_dict, strict, *rest, **options)
-            raised = False
-        finally:
-            context.guard(__name__, _note_state, *names, result, raised)
-        return result
+def _load_state(context: RankContext, call: points.TorchCall) -> points.Steps:
+    own, given = _names(call.owner, call.value("state_dict"))
+    result = None
+    try:
+        result = yield
+    finally:
+        _note_state(context, own, given, result, call.error is not None)
 
 
-def _names(_: RankContext, module: Any, state: Any) -> tuple[set[str], tuple[str, ...]]:
+def _names(module: Any, state: Any) -> tuple[set[str], tuple[str, ...]]:
     """Return the names that the module has and those that it is given: loading may change both."""
     own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
     return own, tuple(str(name) for name in state)
@@ -87,14 +73,10 @@ def _explains(prefix: str, own: set[str], given: tuple[str, ...]) -> bool:
     return 2 * max(len(removed & own), len(added & own)) > len(own)
 
 
-def _after_torch(module: ModuleType) -> None:
-    @wrap(module, "load")
-    def load(original: Any, f: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
-        loaded = original(f, map_location, *arguments, **options)
-        context = here()
-        if context is not None and map_location is None:
-            context.guard(__name__, _note_devices, loaded)
-        return loaded
+def _load(context: RankContext, call: points.TorchCall) -> points.Steps:
+    loaded = yield
+    if call.value("map_location") is None:
+        _note_devices(context, loaded)
 
 
 def _note_devices(context: RankContext, loaded: Any) -> None:

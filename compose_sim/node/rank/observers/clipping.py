@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import weakref
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from ...records.precautions import Clip, ShardScaling
-from ..context import RankContext, here, place
-from ..torch_hooks import after_import, wrap
-from . import backward, sketches
-from .training import follow_steps
+from .. import tracked
+from ..context import RankContext, place
+from ..torch_hooks import points
+from . import sketches
 
 _CLIPPED, _HELD, _OPTIMIZERS = (f"clipping.{name}" for name in ("clipped", "held", "optimizers"))
 _MOST_STEPS, _MOST_TENSORS, _MOST_CALLS = 20, 20, 20
@@ -32,33 +31,24 @@ class _Call:
 def begin(context: RankContext) -> None:
     if context.mode != "record":
         return
-    after_import("torch.nn.utils", _after_utils)
-    after_import("torch.distributed.fsdp.fully_sharded_data_parallel", _after_fsdp)
-    after_import("torch.amp.grad_scaler", _after_scaler)
-    after_import("torch.optim.optimizer", _after_optimizer)
-    follow_steps(before=_before_step)
-    backward.after.append(_end_backward)
+    points.NORM_CLIPPED.subscribe(_clip)
+    points.FSDP_CLIPPED.subscribe(_clip_shards)
+    points.SCALER_UNSCALES.subscribe(_unscale)
+    points.SCALER_STEPS.subscribe(_scaler_step)
+    points.OPTIMIZER_MADE.subscribe(_made)
+    points.BEFORE_STEP.subscribe(_note_step)
+    points.BACKWARD.subscribe(_backward)
 
 
-def _after_utils(module: ModuleType) -> None:
-    @wrap(module, "clip_grad_norm_")
-    def clip(original: Any, parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
-        tensors = [parameters] if hasattr(parameters, "grad") else list(parameters)
-        norm = original(tensors, max_norm, *arguments, **options)
-        context = here()
-        if context is not None:
-            context.guard(__name__, _clipped, tensors, max_norm, norm)
-        return norm
+def _clip(context: RankContext, call: points.TorchCall) -> points.Steps:
+    tensors = points.clipped_tensors(call)
+    norm = yield
+    _clipped(context, tensors, call.value("max_norm"), norm)
 
 
-def _after_fsdp(module: ModuleType) -> None:
-    @wrap(module.FullyShardedDataParallel, "clip_grad_norm_")
-    def clip(original: Any, self: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
-        norm = original(self, max_norm, *arguments, **options)
-        context = here()
-        if context is not None:
-            context.guard(__name__, _clipped, list(self.parameters()), max_norm, norm)
-        return norm
+def _clip_shards(context: RankContext, call: points.TorchCall) -> points.Steps:
+    norm = yield
+    _clipped(context, list(call.owner.parameters()), call.value("max_norm"), norm)
 
 
 def _clipped(context: RankContext, tensors: list[Any], limit: Any, norm: Any) -> None:
@@ -67,28 +57,19 @@ def _clipped(context: RankContext, tensors: list[Any], limit: Any, norm: Any) ->
     del calls[:-_MOST_CALLS]
 
 
-def _after_scaler(module: ModuleType) -> None:
-    @wrap(module.GradScaler, "unscale_")
-    def unscale(original: Any, self: Any, optimizer: Any) -> Any:
-        context = here()
-        if context is not None:
-            context.guard(__name__, _before_unscaling, self, optimizer)
-        return original(self, optimizer)
-
-    @wrap(module.GradScaler, "step")
-    def step(original: Any, self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        context = here()
-        if context is not None and self.is_enabled():
-            context.guard(__name__, _before_scaler_step, self, optimizer, module.OptState.READY)
-        returned = original(self, optimizer, *arguments, **options)
-        if context is not None:
-            context.guard(__name__, _take_call, optimizer)  # of a step that was skipped, as gradients were infinite
-        return returned
+def _unscale(context: RankContext, call: points.TorchCall) -> None:
+    _before_unscaling(context, call.owner, call.value("optimizer"))
 
 
-def _before_scaler_step(context: RankContext, scaler: Any, optimizer: Any, ready: Any) -> None:
-    if scaler._per_optimizer_states[id(optimizer)]["stage"] is ready:
+def _scaler_step(context: RankContext, call: points.TorchCall) -> points.Steps:
+    scaler, optimizer = call.owner, call.value("optimizer")
+    is_ready = (
+        scaler.is_enabled() and scaler._per_optimizer_states[id(optimizer)]["stage"] is call.module.OptState.READY
+    )
+    if is_ready:
         _before_unscaling(context, scaler, optimizer)  # a fused optimizer divides by itself
+    yield
+    _take_call(context, optimizer)  # of a step that was skipped, as gradients were infinite
 
 
 def _before_unscaling(context: RankContext, scaler: Any, optimizer: Any) -> None:
@@ -113,22 +94,12 @@ def _held(optimizer: Any) -> set[int]:
     return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
-def _after_optimizer(module: ModuleType) -> None:
-    @wrap(module.Optimizer, "__init__")
-    def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        context = here()
-        if context is not None:
-            context.memory.setdefault(_OPTIMIZERS, weakref.WeakKeyDictionary())[self] = 0
+def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
+    yield
+    context.memory.setdefault(_OPTIMIZERS, weakref.WeakKeyDictionary())[call.owner] = 0
 
 
-def _before_step(optimizer: Any, *_: Any) -> None:
-    context = here()
-    if context is not None:
-        context.guard(__name__, _note_step, optimizer)
-
-
-def _note_step(context: RankContext, optimizer: Any) -> None:
+def _note_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     known: Any = context.memory.get(_OPTIMIZERS, {})
     number = known.get(optimizer, _MOST_STEPS)
     if number >= _MOST_STEPS:
@@ -144,10 +115,17 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
     square = float(before @ before)
     factor = float(before @ after) / square if square else 0.0
     if factor and float((after - factor * before).norm()) <= 1e-3 * float(after.norm()):
-        context.note(ShardScaling(list(known).index(optimizer), number + 1, factor, _ranks(optimizer), place()))
+        context.note(ShardScaling(tracked.optimizers.number(optimizer), number + 1, factor, _ranks(optimizer), place()))
 
 
-def _end_backward(context: RankContext, _: bool) -> None:
+def _backward(context: RankContext, _: points.TorchCall) -> points.Steps:
+    try:
+        yield
+    finally:
+        _keep_sums(context)
+
+
+def _keep_sums(context: RankContext) -> None:
     known: Any = context.memory.get(_OPTIMIZERS, {})
     held = context.memory.setdefault(_HELD, {})
     for optimizer, number in list(known.items()):

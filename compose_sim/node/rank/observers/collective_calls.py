@@ -17,6 +17,7 @@ from ...records.record import Place, Shape
 from ...shared.frames import is_user_code
 from ..context import RankContext, where
 from ..observations import to_json
+from ..torch_hooks.points import OWN, TorchCall
 
 _MOST_NOTED = 5000  # of each group in an ordinary run; later ones are only counted and hashed
 _MOST_KNOWN = 1000  # of each group: tensors may have another shape each time
@@ -25,16 +26,6 @@ _SAME = {  # other names of the same collective
     "_all_gather_base": "all_gather_into_tensor",
     "reduce_scatter_single": "reduce_scatter_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
-}
-OWN = {  # the parameter with the tensors that a rank gives, to which those of the other ranks must correspond
-    **dict.fromkeys(("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter"), "tensor"),
-    **dict.fromkeys(("all_reduce_coalesced",), "tensors"),
-    **dict.fromkeys(("all_gather_single", "all_gather_into_tensor", "_all_gather_base"), "input_tensor"),
-    **dict.fromkeys(("reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base"), "input"),
-    **dict.fromkeys(("all_to_all_single",), "input"),
-    **dict.fromkeys(("reduce_scatter",), "input_list"),
-    **dict.fromkeys(("all_to_all",), "input_tensor_list"),
-    **dict.fromkeys(("all_gather_coalesced",), "input_tensor_list"),
 }
 GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
 _FEW = 8  # numbers: a metric
@@ -80,38 +71,32 @@ def later(context: RankContext) -> tuple[LaterInGroup, ...]:
     )
 
 
-def recall(
-    context: RankContext,
-    module: Any,
-    name: str,
-    value: _Value,
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-    at: Place | None,
-) -> CollectiveCall | None:
+def recall(context: RankContext, call: TorchCall, at: Place | None) -> CollectiveCall | None:
     """Return what the rank issues; None if it has no part in it."""
+    module, name, value, arguments = call.module, call.name, call.value, call.arguments
     group = None if name in ("new_group", "split_group") else value("group")
     if name not in OWN or isinstance(group, int):  # any objects, or a group of other ranks
         return _describe(context, module, name, group, value, at)
     known = context.memory.setdefault(_KNOWN, weakref.WeakKeyDictionary())
     calls: dict[Any, CollectiveCall | None] = known.setdefault(group if group is not None else module.group.WORLD, {})
     given = [_kind_of(each) for each in arguments if each is not group]
-    given += [(key, _kind_of(each)) for key, each in options.items() if each is not group]
+    given += [(key, _kind_of(each)) for key, each in call.options.items() if each is not group]
     key = (name, at, *given)
     try:
-        call = calls.get(key)
+        known_call = calls.get(key)
     except TypeError:  # an argument that cannot be hashed
         return _describe(context, module, name, group, value, at)
-    if call is None:
+    if known_call is None:
         if len(calls) >= _MOST_KNOWN:
             calls.clear()
-        call = calls[key] = _describe(context, module, name, group, value, at)
-    return call
+        known_call = calls[key] = _describe(context, module, name, group, value, at)
+    return known_call
 
 
-def look_closer(_: RankContext, name: str, value: _Value) -> str:
+def look_closer(_: RankContext, call: TorchCall) -> str:
     """Return what only `check` records, in JSON: the values of few numbers, whether a gather loses a gradient, whether FSDP called."""
-    own = value(OWN[name]) if name in OWN else None
+    name = call.name
+    own = call.value(OWN[name]) if name in OWN else None
     torch: Any = sys.modules["torch"]
     if not isinstance(own, torch.Tensor):
         return ""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 from ...records.devices_and_files import DeviceChosen
-from ..context import here, place
-from ..torch_hooks import after_import, wrap
+from ..context import RankContext, place
+from ..torch_hooks import points
 
 _MOST_NOTED = 20
 _INDEX = re.compile(r"^cuda:(\d+)$")
@@ -16,23 +15,15 @@ _NOTED = "devices.noted"
 
 
 def install() -> None:
-    after_import("torch", lambda torch: _follow(torch.cuda))  # when emulated devices are in place
+    points.DEVICE_SET.subscribe(_note)
 
 
-def _follow(module: ModuleType) -> None:
-    @wrap(module, "set_device")  # the only function of torch for this, and it has no hook
-    def set_device(original: Callable[..., Any], device: Any) -> None:
-        _note(device)
-        original(device)
-
-
-def _note(device: Any) -> None:
-    context = here()
-    index = _index(device)
-    if context is None or index is None or context.memory.get(_NOTED, 0) >= _MOST_NOTED:
+def _note(context: RankContext, call: points.TorchCall) -> None:
+    index = _index(call.value("device"))
+    if index is None or context.memory.get(_NOTED, 0) >= _MOST_NOTED:
         return
     context.memory[_NOTED] = context.memory.get(_NOTED, 0) + 1
-    context.note(DeviceChosen(index, "torch.cuda.set_device", place(2)))
+    context.note(DeviceChosen(index, "torch.cuda.set_device", place()))
     context.flush()  # an index that no GPU has ends the script
 
 

@@ -7,12 +7,11 @@ import linecache
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 from ...records.script import RaisedAfterTraining
 from ...shared.frames import is_user_code
 from ..context import RankContext
-from . import backward
+from ..torch_hooks import points
 
 _LAST = "endings.last"
 _SCRIPT_RUNNER = str(Path(__file__).parents[1] / "script_runner.py")  # what has called it is no user code
@@ -20,7 +19,7 @@ Stack = list[tuple[CodeType, int]]  # of user code, outermost first
 
 
 def install() -> None:
-    backward.before.append(_note)
+    points.BACKWARD.subscribe(_note)
 
 
 def end(context: RankContext) -> None:
@@ -48,7 +47,7 @@ def is_behind(trained: Stack, raised: Stack) -> bool:
     return False
 
 
-def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
+def _note(context: RankContext, _: points.TorchCall) -> None:
     frame: FrameType | None = sys._getframe(1)
     stack: Stack = []
     while frame is not None and (code := frame.f_code).co_filename != _SCRIPT_RUNNER:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from ...records.models import EvaluatedModel, TensorRow, WeightsBeforeWrapping
-from ..context import RankContext, here, place
-from ..torch_hooks import after_import, wrap
+from .. import tracked
+from ..context import RankContext, place
+from ..torch_hooks import points
 from . import states
-from .models import count_made, living
+from .models import living
 from .optimizers import parameters_that_stepped
 
 _SEEN, _TRAINED = "evaluations.seen", "evaluations.trained"
@@ -24,29 +24,15 @@ _MOST_NOTED, _MOST_TENSORS = 40, 500
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        after_import("torch.nn.modules.module", _after_module)
-        after_import("torch.nn.parallel.distributed", _after_ddp)
+        points.MODULE_CALLED.subscribe(_before_call)
+        points.DDP_MADE.subscribe(_note_weights)
 
 
-def _after_module(module: ModuleType) -> None:
-    module.register_module_forward_pre_hook(_before_call)
-
-
-def _after_ddp(module: ModuleType) -> None:
-    @wrap(module.DistributedDataParallel, "__init__")
-    def make(original: Any, self: Any, module: Any, *arguments: Any, **options: Any) -> None:
-        context = here()
-        if context is not None:
-            context.guard(__name__, _note_weights, module)
-        original(self, module, *arguments, **options)
-
-
-def _before_call(module: Any, _: Any) -> None:
+def _before_call(context: RankContext, module: Any, _: Any) -> None:
     if module.training and sys.modules["torch"].is_grad_enabled():
         return
-    context = here()
-    if context is not None and (not module.training or context.guard(__name__, _is_untrained, module)):
-        context.guard(__name__, _note_evaluated, module)
+    if not module.training or _is_untrained(context, module):
+        _note_evaluated(context, module)
 
 
 def _is_untrained(context: RankContext, module: Any) -> bool:
@@ -59,11 +45,10 @@ def _is_untrained(context: RankContext, module: Any) -> bool:
     return first is not None and bool(held) and id(first) not in held
 
 
-def _note_weights(context: RankContext, module: Any) -> None:
-    entries = list(_entries(module))
-    context.note(
-        WeightsBeforeWrapping(count_made(context), tuple(row for row, _ in entries), _hashed(entries)),
-    )
+def _note_weights(context: RankContext, call: points.TorchCall) -> None:
+    entries = list(_entries(call.value("module")))
+    rows = tuple(row for row, _ in entries)
+    context.note(WeightsBeforeWrapping(tracked.models.made, rows, _hashed(entries)))
 
 
 def _note_evaluated(context: RankContext, module: Any) -> None:

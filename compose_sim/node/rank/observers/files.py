@@ -1,6 +1,6 @@
 """Record which files the script opens, renames or waits for, and which of the launcher's variables it sets.
 
-Python calls audit hooks for each open; torch.save opens in C++, and is wrapped. Files that libraries and caches open are ignored.
+Python calls audit hooks for each open; torch.save opens in C++, and is followed. Files that libraries and caches open are ignored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, Callable
 
 from ...records.devices_and_files import FileOp, FileUse, VariableSet
 from ...records.record import Place
 from ...shared.frames import is_user_code
 from ..context import RankContext, here, place
-from ..torch_hooks import after_import, wrap
+from ..torch_hooks import points
 from .collectives import note_untracked_wait
 
 _EVENTS = frozenset({"open", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
@@ -51,7 +51,7 @@ _polling: dict[str, bool] = {}
 
 
 def install() -> None:
-    after_import("torch.serialization", _after_serialization)
+    points.SAVED.subscribe(_save)
 
 
 def begin(context: RankContext) -> None:
@@ -251,13 +251,9 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _after_serialization(module: ModuleType) -> None:
-    @wrap(module, "save")
-    def save(original: Callable[..., Any], obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
-        context = here() if isinstance(f, (str, os.PathLike)) else None
-        if context is None:
-            return original(obj, f, *arguments, **options)
-        _quietly(_note, context, "write", os.fsdecode(f))
-        result = original(obj, f, *arguments, **options)
-        _quietly(_note, context, "written", os.fsdecode(f))
-        return result
+def _save(context: RankContext, call: points.TorchCall) -> points.Steps:
+    file = call.value("f")
+    if isinstance(file, (str, os.PathLike)):
+        _quietly(_note, context, "write", os.fsdecode(file))
+        yield
+        _quietly(_note, context, "written", os.fsdecode(file))

@@ -11,14 +11,14 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from ...records.gradients import DetachedInLoss
 from ...records.record import Place
 from ...shared.frames import is_user_code
 from ..context import RankContext, place
-from . import backward
-from .collective_calls import GATHERS, OWN
+from ..torch_hooks import points
+from .collective_calls import GATHERS
 
 _GATHERED = "gathers.gathered"
 _MOST_GATHERED, _MOST_NODES = 8, 64
@@ -33,12 +33,13 @@ class Gathered(NamedTuple):
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        backward.before.append(_look)
+        points.BACKWARD.subscribe(_look)
 
 
-def remember(context: RankContext, name: str, value: Callable[[str], Any]) -> None:
+def remember(context: RankContext, call: points.TorchCall) -> None:
     """Remember a gather that returns no gradient, if what it is given is detached from a computation that has one."""
-    own = value(OWN[name]) if name in GATHERS else None
+    name, value = call.name, call.value
+    own = value(points.OWN[name]) if name in GATHERS else None
     torch: Any = sys.modules["torch"]
     if not isinstance(own, torch.Tensor) or own.dim() < 2 or (own.grad_fn is not None and torch.is_grad_enabled()):
         return
@@ -61,9 +62,9 @@ def _is_detached(own: Any) -> bool:
     return False
 
 
-def _look(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
+def _look(context: RankContext, call: points.TorchCall) -> None:
     gathered: list[Gathered] = context.memory.pop(_GATHERED, [])
-    root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+    root = points.root_of(call)
     if not gathered or getattr(root, "grad_fn", None) is None:
         return
     torch: Any = sys.modules["torch"]

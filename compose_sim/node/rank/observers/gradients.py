@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..context import RankContext, place, where
-from . import backward
+from ..torch_hooks import points
 from .models import PENDING, Model, clean, living, sampled
 
 BACKWARDS, RETAINED = "gradients.backwards", "gradients.retained"
@@ -21,20 +21,23 @@ class ForeignParameters(NamedTuple):
 
 
 def install() -> None:
-    backward.before.append(_before)
-    backward.after.append(_after)
+    points.BACKWARD.subscribe(_backward)
 
 
-def _before(context: RankContext, _: Any, options: dict[str, Any]) -> None:
+def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     memory = context.memory
     memory[BACKWARDS] = memory.get(BACKWARDS, 0) + 1
-    if options.get("retain_graph") or options.get("create_graph"):
+    if call.value("retain_graph") or call.value("create_graph"):
         memory[RETAINED] = memory.get(RETAINED, 0) + 1
     pending: dict[int, Model] = memory.get(PENDING) or {}
     if pending:
         memory[_STEPS], memory[_AT] = context.steps, place()
         model = next(iter(pending.values()))
         context.wait_in(f"DDP's gradient all-reduce in backward{where(memory[_AT])}", model.group, len(model.ranks))
+    try:
+        yield
+    finally:
+        _after(context, call.error is not None)
 
 
 def _after(context: RankContext, failed: bool) -> None:

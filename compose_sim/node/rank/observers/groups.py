@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 from ...records.devices_and_files import TrainerLibraries
 from ...records.process_groups import InitProcessGroup, ProcessGroup
@@ -15,8 +15,8 @@ from ...records.record import Place
 from ...shared import emulation
 from ...shared.frames import is_user_code
 from .. import flight_recorder, stack_signal, teardown
-from ..context import RankContext, here, place, variable_number
-from ..torch_hooks import after_import, wrap
+from ..context import RankContext, place, variable_number
+from ..torch_hooks import points
 
 _LIBRARIES = ("transformers", "lightning", "pytorch_lightning", "accelerate")  # which report by themselves
 _OF_NODES = re.compile(
@@ -26,7 +26,8 @@ _MOST_FILES = 100
 
 
 def install() -> None:
-    after_import("torch.distributed.distributed_c10d", _after_distributed)
+    points.GROUP_INITIALIZED.subscribe(_initialize)
+    points.GROUP_DESTROYED.subscribe(_destroy)
 
 
 def end(context: RankContext) -> None:
@@ -39,33 +40,25 @@ def end(context: RankContext) -> None:
         context.note(TrainerLibraries(libraries, asks))
 
 
-def _after_distributed(module: ModuleType) -> None:
-    @wrap(module, "init_process_group")
-    def init_process_group(original: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        context = here()
-        given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), arguments), **options)
-        if context is not None:
-            flight_recorder.enable(sys.modules["torch"])
-            _before_init(context, given, place())
-        original(*arguments, **options)
-        if context is not None:
-            backend, size = module.get_backend(), module.get_world_size()
-            context.progress.set("on_device", int(_uses_device(module)))
-            context.events.emit("init", phase="done", backend=backend, world_size=size)
-            context.note(ProcessGroup(size, backend))
+def _initialize(context: RankContext, call: points.TorchCall) -> points.Steps:
+    module = call.module
+    flight_recorder.enable(sys.modules["torch"])
+    _before_init(context, call, place())
+    yield
+    backend, size = module.get_backend(), module.get_world_size()
+    context.progress.set("on_device", int(_uses_device(module)))
+    context.events.emit("init", phase="done", backend=backend, world_size=size)
+    context.note(ProcessGroup(size, backend))
 
-    @wrap(module, "destroy_process_group")
-    def destroy_process_group(original: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        context = here()
-        if context is not None:
-            teardown.let_gloo_finish()
-            context.progress.set("leaving", 1)
-        try:
-            original(*arguments, **options)
-        finally:
-            if context is not None:
-                context.progress.set("leaving", 0)
-                context.progress.set("on_device", int(_uses_device(module)))
+
+def _destroy(context: RankContext, call: points.TorchCall) -> points.Steps:
+    teardown.let_gloo_finish()
+    context.progress.set("leaving", 1)
+    try:
+        yield
+    finally:
+        context.progress.set("leaving", 0)
+        context.progress.set("on_device", int(_uses_device(call.module)))
 
 
 def _uses_device(module: ModuleType) -> bool:
@@ -75,19 +68,19 @@ def _uses_device(module: ModuleType) -> bool:
     return "nccl" in getattr(module, "get_backend_config", module.get_backend)()
 
 
-def _before_init(context: RankContext, given: dict[str, Any], at: Place | None) -> None:
-    backend, size = given.get("backend"), _at_least(1, given.get("world_size"))
-    device = getattr(given.get("device_id"), "index", None)
+def _before_init(context: RankContext, call: points.TorchCall, at: Place | None) -> None:
+    backend, size = call.value("backend"), _at_least(1, call.value("world_size"))
+    device = getattr(call.value("device_id"), "index", None)
     context.events.emit("init", phase="started", backend=backend and str(backend), world_size=size)
     context.note(
         InitProcessGroup(
-            init_method=str(given.get("init_method") or "env://"),
-            given_rank=_at_least(0, given.get("rank")),
+            init_method=str(call.value("init_method") or "env://"),
+            given_rank=_at_least(0, call.value("rank")),
             given_world_size=size,
             env_rank=variable_number("RANK"),
             env_world_size=variable_number("WORLD_SIZE"),
             master_addr=os.environ.get("MASTER_ADDR"),
-            store_host=_host(given.get("store")),
+            store_host=_host(call.value("store")),
             device=device if isinstance(device, int) else None,
             at=at,
         )

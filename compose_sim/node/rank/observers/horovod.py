@@ -1,51 +1,42 @@
 """Report when the script joins Horovod, and what it waits for there. optimizers.py observes the steps, as for any optimizer.
 
-Horovod has no hooks: two functions are wrapped in the module that defines them, before others copy them.
+Horovod has no hooks: two functions are followed in the module that defines them, before others copy them.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, Callable
 
 from .. import stack_signal
-from ..context import here
-from ..torch_hooks import after_import, wrap
+from ..context import RankContext
+from ..torch_hooks import after_import, points
 
 
 def install() -> None:
-    after_import("horovod.torch.mpi_ops", _after_operations)
+    points.HOROVOD_INITIALIZED.subscribe(_initialize)
+    points.HOROVOD_SYNCHRONIZED.subscribe(_synchronize)
     after_import("horovod.torch.optimizer", _after_optimizer)
 
 
-def _after_operations(module: ModuleType) -> None:
-    @wrap(module, "init")
-    def init(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        context = here()
-        if context is None:
-            return original(*arguments, **options)
-        context.events.emit("init", phase="started", backend="horovod", world_size=None)
-        context.flush()
-        context.progress.set("busy_library", 1)  # Horovod's own thread exchanges messages every millisecond
-        stack_signal.start_helper()
-        context.wait_in("horovod.init")
-        try:
-            result = original(*arguments, **options)
-        finally:
-            context.wait_in("")
-        context.events.emit("init", phase="done", backend="horovod", world_size=module.size())
-        return result
+def _initialize(context: RankContext, call: points.TorchCall) -> points.Steps:
+    context.events.emit("init", phase="started", backend="horovod", world_size=None)
+    context.flush()
+    context.progress.set("busy_library", 1)  # Horovod's own thread exchanges messages every millisecond
+    stack_signal.start_helper()
+    context.wait_in("horovod.init")
+    try:
+        yield
+    finally:
+        context.wait_in("")
+    context.events.emit("init", phase="done", backend="horovod", world_size=call.module.size())
 
-    @wrap(module, "synchronize")
-    def synchronize(original: Callable[..., Any], handle: Any) -> Any:
-        context = here()
-        if context is None:
-            return original(handle)
-        context.wait_in("horovod.synchronize")
-        try:
-            return original(handle)
-        finally:
-            context.wait_in("")
+
+def _synchronize(context: RankContext, _: points.TorchCall) -> points.Steps:
+    context.wait_in("horovod.synchronize")
+    try:
+        yield
+    finally:
+        context.wait_in("")
 
 
 def _after_optimizer(module: ModuleType) -> None:

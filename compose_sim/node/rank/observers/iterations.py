@@ -82,7 +82,7 @@ class Iteration:
         )
 
 
-def remember_place(_: RankContext, loader: Any, at: Place | None) -> None:
+def remember_place(loader: Any, at: Place | None) -> None:
     if _reference(loader) is not None and at is not None:
         _made[loader] = at
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import operator
 import time
-from types import ModuleType
 from typing import Any, Callable
 
 from ...records.data import Batch, Join
 from ...records.record import Place
-from ..context import RankContext, here, place
-from ..torch_hooks import after_import, wrap
+from .. import tracked
+from ..context import RankContext, place
+from ..torch_hooks import points
 from .iterations import Iteration, TrackedLoader, epoch_marks, known_loaders, loader_of, remember_place
 from .samples import rows_of
 
@@ -24,8 +24,12 @@ WHEN_TAKEN: list[Callable[[RankContext], None]] = []  # called when a batch has 
 
 
 def install() -> None:
-    after_import("torch.utils.data.dataloader", _after_dataloader)
-    after_import("torch.distributed.algorithms.join", _after_join)
+    points.LOADER_MADE.subscribe(_made)
+    points.ITERATOR_MADE.subscribe(_begin)
+    points.ITERATOR_RESET.subscribe(_begin_again)
+    points.INDEX_DRAWN.subscribe(_draw)
+    points.BATCH_TAKEN.subscribe(_take)
+    points.JOIN_ENTERED.subscribe(_note_join)
 
 
 def end(context: RankContext) -> None:
@@ -39,77 +43,52 @@ def indices_of(iterator: Any) -> list[int] | None:
     return iteration.taken if iteration is not None else None
 
 
-def guard(function: Callable[..., Any], context: RankContext, *arguments: Any) -> Any:
-    """Call part of this observer; once it has raised, data are no longer observed."""
-    return None if __name__ in context.failed else context.guard(__name__, function, *arguments)
+def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
+    yield
+    tracked.loaders.number(call.owner)
+    remember_place(call.owner, place())
 
 
-def _after_dataloader(module: ModuleType) -> None:
-    """Wrap the few functions that all loaders and iterators go through: there is no public hook on loading."""
-    loader_class, iterator_class = module.DataLoader, module._BaseDataLoaderIter
-
-    @wrap(loader_class, "__init__")
-    def make(original: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        context = here()
-        if context is not None:
-            guard(remember_place, context, self, place())
-
-    @wrap(iterator_class, "__init__")
-    def begin(original: Callable[..., Any], self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
-        original(self, loader, *arguments, **options)
-        context = here()
-        if context is not None:
-            guard(_begin, context, self, loader, place())
-
-    @wrap(iterator_class, "_reset")
-    def begin_again(original: Callable[..., Any], self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
-        original(self, loader, *arguments, **options)
-        context, iteration = here(), self.__dict__.get(_NAME)
-        if context is not None and iteration is not None and iteration.used:  # with persistent workers
-            guard(_begin, context, self, loader, place())
-
-    @wrap(iterator_class, "_next_index")
-    def draw(original: Callable[..., Any], self: Any) -> Any:
-        index = original(self)
-        context, iteration = here(), self.__dict__.get(_NAME)
-        if context is not None and iteration is not None:
-            guard(_drawn, context, iteration, index)
-        return index
-
-    @wrap(iterator_class, "__next__")
-    def fetch(original: Callable[..., Any], self: Any) -> Any:
-        context, iteration = here(), self.__dict__.get(_NAME)
-        if context is None or iteration is None:
-            return original(self)
-        guard(_before_fetch, context, iteration)
-        began = time.monotonic()
-        try:
-            batch = original(self)
-        except StopIteration:
-            guard(_exhausted, context, iteration)
-            raise
-        context.times.work("data", began)
-        guard(_fetched, context, iteration, batch)
-        return batch
+def _begin(context: RankContext, call: points.TorchCall) -> points.Steps:
+    yield
+    _begin_iteration(context, call.owner, call.value("loader"), place())
 
 
-def _after_join(module: ModuleType) -> None:
-    """Wrap `with Join(…)` and `with model.join()`, in which ranks without batches answer those that have some."""
-
-    @wrap(module.Join, "__enter__")
-    def enter(original: Callable[..., Any], self: Any) -> Any:
-        context = here()
-        if context is not None:
-            guard(_note_join, context, getattr(self, "_enable", True), place())
-        return original(self)
+def _begin_again(context: RankContext, call: points.TorchCall) -> points.Steps:
+    yield
+    iteration = call.owner.__dict__.get(_NAME)
+    if iteration is not None and iteration.used:  # with persistent workers
+        _begin_iteration(context, call.owner, call.value("loader"), place())
 
 
-def _note_join(context: RankContext, enabled: bool, at: Place | None) -> None:
-    context.note(Join(bool(enabled), at))
+def _draw(_: RankContext, call: points.TorchCall) -> points.Steps:
+    index = yield
+    iteration = call.owner.__dict__.get(_NAME)
+    if iteration is not None:
+        _drawn(iteration, index)
 
 
-def _begin(context: RankContext, iterator: Any, loader: Any, at: Place | None) -> None:
+def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
+    iteration = call.owner.__dict__.get(_NAME)
+    if iteration is None:
+        return
+    _before_fetch(context, iteration)
+    began = time.monotonic()
+    try:
+        batch = yield
+    finally:
+        if isinstance(call.error, StopIteration):
+            _exhausted(context, iteration)
+    context.times.work("data", began)
+    _fetched(context, iteration, batch)
+
+
+def _note_join(context: RankContext, call: points.TorchCall) -> None:
+    """Record `with Join(…)` and `with model.join()`, in which ranks without batches answer those that have some."""
+    context.note(Join(bool(getattr(call.owner, "_enable", True)), place()))
+
+
+def _begin_iteration(context: RankContext, iterator: Any, loader: Any, at: Place | None) -> None:
     known = loader_of(context, loader, at)
     if known.iteration is not None:
         _close(context, known)
@@ -119,7 +98,7 @@ def _begin(context: RankContext, iterator: Any, loader: Any, at: Place | None) -
     context.note(iteration.progress("begun", epoch_marks(loader)))
 
 
-def _drawn(_: RankContext, iteration: Iteration, index: Any) -> None:
+def _drawn(iteration: Iteration, index: Any) -> None:
     iteration.used = True
     if iteration.opaque:
         return

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ...records.models import LossValue
 from ..context import RankContext
-from . import backward
+from ..torch_hooks import points
 
 _MOST_NOTED = 2000
 _COUNT = "losses.count"
 
 
 def install() -> None:
-    backward.before.append(_note)
+    points.BACKWARD.subscribe(_note)
 
 
-def _note(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
+def _note(context: RankContext, call: points.TorchCall) -> None:
     count = context.memory[_COUNT] = context.memory.get(_COUNT, 0) + 1
     if count > _MOST_NOTED:
         return
-    root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+    root = points.root_of(call)
     if getattr(root, "numel", None) is None or root.numel() != 1:
         return
     if not root.is_cpu and not context.thorough:

@@ -1,27 +1,26 @@
 """Record the models that DistributedDataParallel wraps, their calls, and the parameters that get no gradient.
 
-The constructor and the forward of DistributedDataParallel are wrapped in the class: torch.save would pickle hooks on the user's
-modules, and torch.compile would see them.
+Calls are followed in the class of DistributedDataParallel: torch.save would pickle hooks on the user's modules, and torch.compile
+would see them.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 from ...records.gradients import SHARDED
 from ...records.models import DdpModel, LocalBatchNorm, UnusedParameters
 from ...records.process_groups import DdpForward
 from ...records.record import Place
-from ..context import RankContext, here, place, where
+from .. import tracked
+from ..context import RankContext, place, where
 from ..observations import encoded
-from ..torch_hooks import after_import, wrap
+from ..torch_hooks import points
 
 PENDING, FLUSHED = "models.pending", "models.flushed"
 MOST_NAMES = 20
@@ -53,8 +52,9 @@ class Model:
 
 
 def install() -> None:
-    after_import("torch.nn.parallel.distributed", _after_ddp)
-    after_import("torch._dynamo", _after_dynamo)
+    points.DDP_MADE.subscribe(_made)
+    points.DDP_FORWARD.subscribe(_forward)
+    points.DDP_BUFFERS.subscribe(_buffers)
 
 
 def sampled(context: RankContext, count: int) -> bool:
@@ -70,87 +70,39 @@ def living(context: RankContext) -> Iterator[tuple[Model, Any]]:
             yield model, ddp
 
 
-def count_made(context: RankContext) -> int:
-    """Return how many models have been wrapped, which is the number of the next one."""
-    return len(context.memory.get(_ALL, ()))
-
-
 def clean(name: str) -> str:
     """Return a parameter's name as the user knows it, without what wrappers add."""
     return name.replace("_orig_mod.", "").removeprefix("module.") if "." in name else name
 
 
-def _after_ddp(module: ModuleType) -> None:
-    ddp = module.DistributedDataParallel
-    wrap(ddp, "__init__")(_make)
-    ddp.forward = _wrap_forward(ddp.forward)
-    if hasattr(ddp, "_sync_buffers"):  # not public, but the only part of a forward pass that waits for other ranks
-        ddp._sync_buffers = _wrap_buffers(ddp._sync_buffers)
-
-
-def _after_dynamo(_: ModuleType) -> None:
-    """Keep the compiler out of our code; the compiler handles what is inside as it would without us."""
-    global _enter, _leave, _begin_buffers
-    disable = sys.modules["torch"].compiler.disable
-    _enter, _leave, _begin_buffers = disable(_enter), disable(_leave), disable(_begin_buffers)
-    module = sys.modules.get("torch.nn.parallel.distributed")
-    if module is not None:
-        ddp = module.DistributedDataParallel
-        for name in ("forward", "_sync_buffers"):
-            if hasattr(getattr(ddp, name, None), "ours"):
-                setattr(ddp, name, disable(getattr(ddp, name), recursive=False))
-
-
-def _make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-    context = here()
-    if context is None:
-        original(self, *arguments, **options)
-        return
+def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
     at = place()
     context.synchronizations += 1
     context.wait_in(f"DistributedDataParallel(…){where(at)}")
     context.flush()
     try:
-        original(self, *arguments, **options)
+        yield
     finally:
         context.wait_in("")
-    context.guard(__name__, _wrapped, self, bool(options.get("init_sync", True)), at)
+    init_sync = call.value("init_sync")
+    _wrapped(context, call.owner, init_sync is None or bool(init_sync), at)
 
 
-def _wrap_forward(original: Any) -> Any:
-    @functools.wraps(original)
-    def forward(self: Any, *inputs: Any, **options: Any) -> Any:
-        context = _enter(self)
-        began = time.monotonic()
-        try:
-            return original(self, *inputs, **options)
-        finally:
-            _leave(context, began)
-
-    forward.ours = True  # type: ignore[attr-defined]
-    return forward
+def _forward(context: RankContext, call: points.TorchCall) -> points.Steps:
+    _note_forward(context, call.owner)
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        context.times.work("forward", began)
 
 
-def _wrap_buffers(original: Any) -> Any:
-    @functools.wraps(original)
-    def _sync_buffers(self: Any) -> Any:
-        context = _begin_buffers()
-        if context is None:
-            return original(self)
-        try:
-            return original(self)
-        finally:
-            context.wait_in("")
-
-    _sync_buffers.ours = True  # type: ignore[attr-defined]
-    return _sync_buffers
-
-
-def _begin_buffers() -> RankContext | None:
-    context = here()
-    if context is not None:
-        context.wait_in(f"DDP's broadcast of buffers in forward{where(place())}")
-    return context
+def _buffers(context: RankContext, _: points.TorchCall) -> points.Steps:
+    context.wait_in(f"DDP's broadcast of buffers in forward{where(place())}")
+    try:
+        yield
+    finally:
+        context.wait_in("")
 
 
 def _wrapped(context: RankContext, ddp: Any, init_sync: bool, at: Place | None) -> Model:
@@ -160,7 +112,9 @@ def _wrapped(context: RankContext, ddp: Any, init_sync: bool, at: Place | None) 
     ignored = set(getattr(ddp, "parameters_to_ignore", ()))
     ranks = tuple(sorted(distributed.get_process_group_ranks(ddp.process_group)))
     group = str(getattr(ddp.process_group, "group_name", ""))
-    model = Model(index=len(models), reference=weakref.ref(ddp), ranks=ranks, group=group, ignored=ignored)
+    model = Model(
+        index=tracked.models.number(ddp), reference=weakref.ref(ddp), ranks=ranks, group=group, ignored=ignored
+    )
     models.append(model)
     names = []
     for name, parameter in ddp.module.named_parameters():
@@ -182,21 +136,8 @@ def _wrapped(context: RankContext, ddp: Any, init_sync: bool, at: Place | None) 
         )
     )
     if getattr(ddp, "_use_python_reducer", False):
-        # The compiler then traces forward as a whole, which our wrapper would break.
-        type(ddp).forward = getattr(type(ddp).forward, "__wrapped__", type(ddp).forward)
+        points.DDP_FORWARD.unwrap()  # the compiler then traces forward as a whole, which our wrapper would break
     return model
-
-
-def _enter(ddp: Any) -> RankContext | None:
-    context = here()
-    if context is not None:
-        context.guard(__name__, _note_forward, ddp)
-    return context
-
-
-def _leave(context: RankContext | None, began: float) -> None:
-    if context is not None:
-        context.times.work("forward", began)
 
 
 def _note_forward(context: RankContext, ddp: Any) -> None:

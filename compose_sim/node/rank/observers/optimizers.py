@@ -7,16 +7,16 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from ...records.models import OptimizerStep, SteppedModel
-from ..context import RankContext, here, place
+from .. import tracked
+from ..context import RankContext, place
 from ..observations import encoded
-from ..torch_hooks import after_import, wrap
+from ..torch_hooks import points
 from . import gradients, sketches, states
 from .models import FLUSHED, MOST_NAMES, Model, living, sampled
-from .training import follow_steps
 
 _MADE = "optimizers.made"
 _ALL, _STEPPING, _BEGAN = "optimizers.all", "optimizers.stepping", "optimizers.began"
@@ -25,7 +25,7 @@ _MOST_NOTED = 1000  # steps per optimizer; then every hundredth
 
 @dataclass(eq=False)
 class Stepper:
-    """One optimizer; optimizers are numbered in the order of their first steps."""
+    """One optimizer that has stepped; `tracked.py` numbers them."""
 
     index: int
     reference: Any
@@ -37,17 +37,16 @@ class Stepper:
 
 
 def install() -> None:
-    after_import("torch.optim.optimizer", _after_optimizer)
-    follow_steps(_before_step, _after_step)
+    points.OPTIMIZER_MADE.subscribe(_made)
+    points.BEFORE_STEP.subscribe(_before_step)
+    points.AFTER_STEP.subscribe(_after_step)
 
 
-def _after_optimizer(module: ModuleType) -> None:
-    @wrap(module.Optimizer, "__init__")
-    def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        context = here()
-        if context is not None:  # backward passes before this are not those of its first step
-            context.memory.setdefault(_MADE, {})[id(self)] = _backwards(context)
+def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
+    yield
+    tracked.optimizers.number(call.owner)
+    # Backward passes before this are not those of its first step.
+    context.memory.setdefault(_MADE, {})[id(call.owner)] = _backwards(context)
 
 
 def end(context: RankContext) -> None:
@@ -67,16 +66,13 @@ def parameters_that_stepped(context: RankContext) -> Iterator[Any]:
             yield from group["params"]
 
 
-def _before_step(optimizer: Any, *_: Any) -> None:
-    context = here()
-    if context is None:
-        return
+def _before_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     stepping: list[int] = context.memory.setdefault(_STEPPING, [])
     if stepping:  # an optimizer made of others, such as ZeroRedundancyOptimizer, or one whose step raised
         stepping[:] = [each for each in stepping if each != id(optimizer) and _is_stepping(each)]
     stepping.append(id(optimizer))
     if len(stepping) == 1:
-        context.guard(__name__, _look_before, optimizer)
+        _look_before(context, optimizer)
         context.memory[_BEGAN] = time.monotonic()
 
 
@@ -90,10 +86,7 @@ def _look_before(context: RankContext, optimizer: Any) -> None:
         context.guard(sketches.__name__, sketches.before_step, optimizer, stepper.index, stepper.steps)
 
 
-def _after_step(optimizer: Any, *_: Any) -> None:
-    context = here()
-    if context is None:
-        return
+def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     stepping: list[int] = context.memory.setdefault(_STEPPING, [])
     if len(stepping) > 1 and stepping[-1] == id(optimizer):
         stepping.pop()  # part of a step
@@ -173,8 +166,8 @@ def _stepper(context: RankContext, optimizer: Any) -> Stepper:
     known: dict[int, Stepper] = context.memory.setdefault(_ALL, {})
     stepper = known.get(id(optimizer))
     if stepper is None or stepper.reference() is not optimizer:
-        index = context.memory["optimizers.count"] = context.memory.get("optimizers.count", -1) + 1
         since = context.memory.get(_MADE, {}).get(id(optimizer), (0, 0))
+        index = tracked.optimizers.number(optimizer)
         stepper = known[id(optimizer)] = Stepper(index=index, reference=weakref.ref(optimizer), backwards=since)
     return stepper
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from ...shared.event_log import clock_of
 from ...shared.frames import describe
-from ..context import RankContext, here
-from .training import follow_steps
+from ..context import RankContext
+from ..torch_hooks import points
 
 _RUNNING, _SEEN = "profiles.running", "profiles.seen"
 
 
 def install() -> None:
-    follow_steps(after=_after_step)
+    points.AFTER_STEP.subscribe(_after_step)
 
 
 def end(context: RankContext) -> None:
@@ -25,15 +25,10 @@ def end(context: RankContext) -> None:
         _stop(context)
 
 
-def _after_step(*_: Any) -> None:
-    context = here()
-    if context is None or not context.progress.get("profile_steps") or context.memory.get(_SEEN) == context.steps:
+def _after_step(context: RankContext, *_: Any) -> None:
+    if not context.progress.get("profile_steps") or context.memory.get(_SEEN) == context.steps:
         return
     context.memory[_SEEN] = context.steps  # an optimizer made of others calls this more than once
-    context.guard(__name__, _advance)
-
-
-def _advance(context: RankContext) -> None:
     running = context.memory.get(_RUNNING)
     if running and context.steps >= running[2]:
         _stop(context)

@@ -6,23 +6,21 @@ numbers share them from the beginning.
 
 from __future__ import annotations
 
-import functools
 import sys
-import weakref
 import zlib
-from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 from ...records.data import LoaderRanks, RandomDraws, TrainingForward
-from ..context import RankContext, here, in_child, place
-from ..torch_hooks import after_import, wrap
+from .. import tracked
+from ..context import RankContext, place
+from ..torch_hooks import points
 from .iterations import Iteration
-from .loaders import ACTIVE, BEGUN, FETCHING, WHEN_TAKEN, guard
+from .loaders import ACTIVE, BEGUN, FETCHING, WHEN_TAKEN
 from .samples import bytes_of, rows_of
 
 _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
-_FORWARDS, _LAST_STATE, _MODELS = "randomness.forwards", "randomness.last_state", "randomness.models"
+_FORWARDS, _LAST_STATE, _GROUPS = "randomness.forwards", "randomness.last_state", "randomness.groups"
 _SAMPLES = 4  # at least, in a batch that may not be read
 _WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
 _State = tuple[int, int, int]  # a hash of it, how many more numbers it returns, a hash of what those are made from
@@ -31,28 +29,16 @@ _States = dict[str, Any]  # generator -> _State
 
 def install() -> None:
     WHEN_TAKEN.append(_keep_state)
-    after_import("torch.utils.data._utils.fetch", _after_fetch)
-    after_import("torch.nn.parallel.distributed", _after_parallel)
-    after_import("torch._dynamo", _after_dynamo)
+    points.BATCH_MADE.subscribe(_fetch, in_children=True)
+    points.DDP_FORWARD.subscribe(_forward)
 
 
-def _after_fetch(module: ModuleType) -> None:
-    """Wrap the making of a batch, in the rank and in the workers: there is no public hook."""
-    for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-        _observe_fetch(getattr(module, name))
-
-
-def _observe_fetch(fetcher: Any) -> None:
-    @wrap(fetcher, "fetch")
-    def fetch(original: Callable[..., Any], self: Any, index: Any) -> Any:
-        context = here() or in_child()
-        if context is None:
-            return original(self, index)
-        before = guard(_before_fetch, context, index)
-        batch = original(self, index)
-        if before is not None:
-            guard(_after_one_fetch, context, before)
-        return batch
+def _fetch(context: RankContext, call: points.TorchCall) -> points.Steps:
+    """Follow the making of a batch, in the rank and in the workers."""
+    before = _before_fetch(context, call.arguments[1])
+    yield
+    if before is not None:
+        _after_one_fetch(context, before)
 
 
 def _before_fetch(context: RankContext, index: Any) -> tuple[Iteration, int, _States] | None:
@@ -145,37 +131,11 @@ def draws(before: _State, after: _State) -> int:
     return max(1, drawn if before[2] == after[2] else drawn + _WORDS)
 
 
-def _after_parallel(module: ModuleType) -> None:
-    """Wrap the forward of DDP models to see the arguments: hooks on a model would be saved with it."""
-    model = module.DistributedDataParallel
-    forward = model.forward
-
-    @functools.wraps(forward)
-    def forward_observed(self: Any, *inputs: Any, **options: Any) -> Any:
-        begun = _enter(self, inputs, options)
-        output = forward(self, *inputs, **options)
-        if begun is not None:
-            _leave(begun)
-        return output
-
-    model.forward = forward_observed
-
-
-def _after_dynamo(_: ModuleType) -> None:
-    global _enter, _leave
-    disable = sys.modules["torch"].compiler.disable
-    _enter, _leave = disable(_enter), disable(_leave)
-
-
-def _enter(model: Any, inputs: Any, options: Any) -> Any:
-    context = here()
-    return None if context is None else guard(_before_forward, context, model, (inputs, options))
-
-
-def _leave(begun: Any) -> None:
-    context = here()
-    if context is not None:
-        guard(_after_forward, context, *begun)
+def _forward(context: RankContext, call: points.TorchCall) -> points.Steps:
+    begun = _before_forward(context, call.owner, (call.arguments[1:], call.options))
+    yield
+    if begun is not None:
+        _after_forward(context, *begun)
 
 
 def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[str, Any], _State, int] | None:
@@ -230,14 +190,11 @@ def _count_forward(
 
 def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
     """Return a number for the model, and the ranks that train it together."""
-    models = context.memory.get(_MODELS)
-    if models is None:
-        models = context.memory[_MODELS] = weakref.WeakKeyDictionary()
-    group: tuple[int, tuple[int, ...]] | None = models.get(model)
-    if group is None:
-        ranks = sys.modules["torch"].distributed.get_process_group_ranks(model.process_group)
-        group = models[model] = (len(models), tuple(ranks))
-    return group
+    number = tracked.models.number(model)
+    groups: dict[int, tuple[int, ...]] = context.memory.setdefault(_GROUPS, {})
+    if number not in groups:
+        groups[number] = tuple(sys.modules["torch"].distributed.get_process_group_ranks(model.process_group))
+    return number, groups[number]
 
 
 def _after_forward(context: RankContext, fields: dict[str, Any], before: _State, least: int) -> None:

@@ -11,12 +11,11 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 from ...records.models import RepeatedPass
-from ..context import RankContext, here
-from ..torch_hooks import after_import
+from ..context import RankContext
+from ..torch_hooks import points
 from . import states
 from .collectives import issued
 
@@ -28,20 +27,13 @@ _PLAIN = (bool, int, float, type(None))
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        after_import("torch.nn.modules.module", _after_module)
+        points.MODULE_CALLED.subscribe(_before_call)
 
 
-def _after_module(module: ModuleType) -> None:
-    module.register_module_forward_pre_hook(_before_call)
-
-
-def _before_call(module: Any, _: Any) -> None:
-    torch: Any = sys.modules["torch"]
-    if not module.training or torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return
-    context = here()
-    if context is not None and not context.memory.get(_ACTIVE) and not _is_wrapper(module):
-        context.guard(__name__, _begin, module)
+def _before_call(context: RankContext, module: Any, _: Any) -> None:
+    is_training = module.training and sys.modules["torch"].is_grad_enabled()
+    if is_training and not context.memory.get(_ACTIVE) and not _is_wrapper(module):
+        _begin(context, module)
 
 
 def _is_wrapper(module: Any) -> bool:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from types import ModuleType
 from typing import Any, Callable
 
 from ...records.replays import ReplayFailed
 from ..context import RankContext, here
 from ..replay import meshes
-from ..torch_hooks import after_import, wrap
-from . import training
+from ..torch_hooks import after_import, points
+from .closures import follow_gradients
 
 _REPLAYER = "replaying.replayer"
 
 
 def begin(context: RankContext) -> None:
     if context.mode == "replay" and not context.events.rank:
-        training.set_hooks(_Hooks())
-        after_import("torch.amp.autocast_mode", _notice_autocast)
+        points.LOADER_ITERATED.subscribe(_iterate)
+        points.LOADER_LENGTH.subscribe(_length)
+        follow_gradients(_before_step, _computes_again)
+        points.AFTER_STEP.subscribe(_after_step)
+        points.MODULE_CALLED.subscribe(_module_called)
+        points.BACKWARD.subscribe(_backward)
+        points.AUTOCAST_ENTERED.subscribe(_autocast)
         after_import("torch", lambda _: _start())
         meshes.allow_any_shape()
 
@@ -35,67 +39,66 @@ def _start() -> None:
     replayer.set_randomness()
 
 
-def _replayer() -> Any:
-    context = here()
-    return context.memory.get(_REPLAYER) if context is not None else None
+def _call(context: RankContext, what: Callable[[Any], Any]) -> Any:
+    """Call the replayer, if there is one; an error ends the run, which has no other purpose."""
+    replayer = context.memory.get(_REPLAYER)
+    if replayer is None:
+        return None
+    try:
+        return what(replayer)
+    except Exception:  # noqa: BLE001 - it is recorded, whatever it is
+        context.note(ReplayFailed(traceback.format_exc()))
+        replayer.end("the replay failed")
 
 
-class _Hooks(training.Hooks):
-    """Take batches from the record, and compare steps with it."""
-
-    def call(self, what: Callable[[Any], Any]) -> Any:
-        """Call the replayer, if there is one; an error ends the run, which has no other purpose."""
-        replayer = _replayer()
-        if replayer is None:
-            return None
-        try:
-            return what(replayer)
-        except StopIteration:
-            raise
-        except Exception:  # noqa: BLE001 - it is recorded, whatever it is
-            replayer.context.note(ReplayFailed(traceback.format_exc()))
-            replayer.end("the replay failed")
-
-    def iterate(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        replayer = _replayer()
-        if replayer is None:
-            return original(loader)
-        torch = sys.modules["torch"]
+def _iterate(context: RankContext, call: points.TorchCall) -> None:
+    """Take batches from the record."""
+    if context.memory.get(_REPLAYER) is not None:
+        torch, loader = sys.modules["torch"], call.owner
         # A loader draws this for its workers; the script's next draw must be the same as in the recorded run.
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        return self.call(lambda replayer: replayer.passage(loader))
-
-    def length(self, loader: Any, original: Callable[[Any], int]) -> int:
-        if _replayer() is None:
-            return original(loader)
-        try:
-            natural = original(loader)
-        except (TypeError, NotImplementedError):
-            natural = None
-        length = self.call(lambda replayer: replayer.length(loader, natural))
-        return original(loader) if length is None else length
-
-    def after_step(self, optimizer: Any) -> None:
-        self.call(lambda replayer: replayer.after_step(optimizer))
-
-    def computes_again(self) -> None:
-        self.call(lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
-
-    def autograd(self, module: ModuleType) -> None:
-        @wrap(module, "backward")  # what Tensor.backward calls
-        def backward(original: Callable[..., Any], tensors: Any, *arguments: Any, **options: Any) -> Any:
-            replayer = _replayer()
-            if replayer is not None and getattr(tensors, "grad_fn", None) is not None:
-                from ..replay.divisors import divisors_of
-
-                replayer.divisors |= divisors_of(tensors)
-            return original(tensors, *arguments, **options)
+        call.answer(_call(context, lambda replayer: replayer.passage(loader)))
 
 
-def _notice_autocast(module: ModuleType) -> None:
-    @wrap(module.autocast, "__enter__")
-    def enter(original: Callable[..., Any], self: Any) -> Any:
-        replayer = _replayer()
-        if replayer is not None and getattr(self, "_enabled", True):
-            replayer.low = True
-        return original(self)
+def _length(context: RankContext, call: points.TorchCall) -> None:
+    if context.memory.get(_REPLAYER) is None:
+        return
+    try:
+        natural = call.function.original(call.owner)
+    except (TypeError, NotImplementedError):
+        natural = None
+    length = _call(context, lambda replayer: replayer.length(call.owner, natural))
+    if length is not None:
+        call.answer(length)
+
+
+def _module_called(context: RankContext, module: Any, given: Any) -> None:
+    if sys.modules["torch"].is_grad_enabled():
+        _call(context, lambda replayer: replayer.called(module, given))
+
+
+def _before_step(context: RankContext, optimizer: Any) -> None:
+    _call(context, lambda replayer: replayer.before_step(optimizer))
+
+
+def _computes_again(context: RankContext) -> None:
+    _call(context, lambda replayer: replayer.end("the optimizer computes gradients several times a step"))
+
+
+def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
+    """Compare the step with the recorded one."""
+    _call(context, lambda replayer: replayer.after_step(optimizer))
+
+
+def _backward(context: RankContext, call: points.TorchCall) -> None:
+    replayer, root = context.memory.get(_REPLAYER), call.value("tensors")
+    if replayer is not None and getattr(root, "grad_fn", None) is not None:
+        from ..replay.divisors import divisors_of
+
+        replayer.divisors |= divisors_of(root)
+
+
+def _autocast(context: RankContext, call: points.TorchCall) -> None:
+    replayer = context.memory.get(_REPLAYER)
+    if replayer is not None and getattr(call.owner, "_enabled", True):
+        replayer.low = True

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import Any
 
 from ...records.precautions import ReplicatedTensor
-from ..context import RankContext, here, place
-from ..torch_hooks import after_import, wrap
+from ..context import RankContext, place
+from ..torch_hooks import points
 from . import states
 
 _COUNTS = "replicated.counts"
@@ -17,22 +16,13 @@ _MOST_NOTED = 20  # of each mesh
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        after_import("torch.distributed.tensor", _after_tensor)
+        points.DECLARED_LOCAL.subscribe(_note)
 
 
-def _after_tensor(module: ModuleType) -> None:
-    @wrap(module.DTensor, "from_local")
-    def from_local(original: Any, local: Any, mesh: Any = None, placements: Any = None, **options: Any) -> Any:
-        if not sys.modules["torch"].compiler.is_compiling():
-            context = here()
-            if context is not None and mesh is not None and placements:
-                context.guard(__name__, _note, local, mesh, placements)
-        return original(local, mesh, placements, **options)
-
-    module.DTensor.from_local = staticmethod(module.DTensor.from_local)
-
-
-def _note(context: RankContext, local: Any, mesh: Any, placements: Any) -> None:
+def _note(context: RankContext, call: points.TorchCall) -> None:
+    local, mesh, placements = (call.value(name) for name in ("local_tensor", "device_mesh", "placements"))
+    if sys.modules["torch"].compiler.is_compiling() or mesh is None or not placements:
+        return
     if not all(each.is_replicate() for each in placements):
         return
     ranks = tuple(mesh.mesh.flatten().tolist())

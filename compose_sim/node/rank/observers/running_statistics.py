@@ -13,8 +13,8 @@ from typing import Any
 
 from ...records.models import RunningStatistics
 from ...shared.frames import is_user_code
-from ..context import RankContext, here, place
-from .training import follow_steps
+from ..context import RankContext, place
+from ..torch_hooks import points
 
 _AT_STEP = 2  # the second: most are updated before the first
 _SEEN = "running_statistics.seen"
@@ -26,17 +26,11 @@ _MOST_VALUES = 4
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        follow_steps(before=_before_step)
+        points.BEFORE_STEP.subscribe(_look)
 
 
-def _before_step(*_: Any) -> None:
-    context = here()
-    if context is not None and context.steps == _AT_STEP - 1:
-        context.guard(__name__, _look)
-
-
-def _look(context: RankContext) -> None:
-    if context.memory.get(_SEEN):  # another optimizer steps too
+def _look(context: RankContext, *_: Any) -> None:
+    if context.steps != _AT_STEP - 1 or context.memory.get(_SEEN):  # another optimizer steps too
         return
     context.memory[_SEEN] = True
     for number, (kind, mean) in enumerate(_found()):

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
 from ..context import RankContext, here, place
-from ..torch_hooks import after_import, wrap
-from . import backward, parameter_names
+from ..torch_hooks import points
+from . import parameter_names
 from .collectives import issued
 from .models import clean, copied_model, living
 
@@ -59,23 +58,15 @@ class Window:
     scales: set[LossScale | None] = field(default_factory=set)
 
 
-def install() -> None:
-    after_import("torch.optim.optimizer", _after_optimizer)
-
-
 def begin(context: RankContext) -> None:
     if context.mode == "record":
-        backward.before.append(_begin_backward)
-        backward.after.append(_end_backward)
+        points.OPTIMIZER_MADE.subscribe(_made)
+        points.BACKWARD.subscribe(_backward)
 
 
-def _after_optimizer(module: ModuleType) -> None:
-    @wrap(module.Optimizer, "__init__")
-    def make(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        context = here()
-        if context is not None and context.mode == "record":
-            context.guard(__name__, _follow, self)
+def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
+    yield
+    _follow(context, call.owner)
 
 
 def _follow(context: RankContext, optimizer: Any) -> None:
@@ -174,19 +165,16 @@ def _passes(mine: list[Own | None]) -> tuple[tuple[Sketch, ...], ...]:
     return tuple(tuple(map(_plain, each)) for each in zip(*found))
 
 
-def _begin_backward(context: RankContext, tensors: Any, options: dict[str, Any]) -> None:
+def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     window: Window = context.memory.setdefault(_WINDOW, Window())
     if window.began_at is None:
         window.began_at = issued(context)
-    root = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
-    is_loss = (
-        options.get("grad_tensors") is None
-    )  # else the output of a pipeline's stage, which is no mean over samples
-    window.scales.add(scale_of(getattr(root, "grad_fn", None)) if is_loss else None)
-
-
-def _end_backward(context: RankContext, _: bool) -> None:
-    context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
+    is_loss = call.value("grad_tensors") is None  # else the output of a pipeline's stage, which is no mean over samples
+    window.scales.add(scale_of(getattr(points.root_of(call), "grad_fn", None)) if is_loss else None)
+    try:
+        yield
+    finally:
+        context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
 
 
 def scale_of(node: Any, terms: int = 6) -> LossScale | None:

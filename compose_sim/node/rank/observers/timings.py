@@ -11,22 +11,29 @@ import time
 from typing import Any
 
 from ..context import RankContext
-from . import backward
+from ..torch_hooks import points
 from .models import PENDING
 
 _BEGAN = "timings.backward_began"
 
 
 def install() -> None:
-    backward.before.append(_before)
-    backward.after.append(_after)
+    points.BACKWARD.subscribe(_backward)
 
 
 def end(context: RankContext) -> None:
     context.times.write()
 
 
-def _before(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
+def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
+    _before(context, call.value("tensors"))
+    try:
+        yield
+    finally:
+        _after(context)
+
+
+def _before(context: RankContext, tensors: Any) -> None:
     times = context.times
     context.memory[_BEGAN] = time.monotonic()
     if not context.memory.get(PENDING):
@@ -51,7 +58,7 @@ def _before(context: RankContext, tensors: Any, _: dict[str, Any]) -> None:
     handle = node.register_prehook(begin)  # a hook of the tensor would take 10 µs more
 
 
-def _after(context: RankContext, _: bool) -> None:
+def _after(context: RankContext) -> None:
     computed = context.times.waits_not_before
     context.times.waits_not_before = 0.0
     began = context.memory.pop(_BEGAN, None)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import tracked
+
 
 @dataclass
 class Passage:
@@ -37,15 +39,8 @@ class LoaderNumbers:
     """Number the loaders and passages of this process."""
 
     def __init__(self) -> None:
-        self._created: Any = weakref.WeakKeyDictionary()
         self._number: Any = weakref.WeakKeyDictionary()
         self._passages: dict[int, int] = {}
-        self._created_so_far = 0
-
-    def created(self, loader: Any) -> None:
-        """Number a new loader."""
-        self._created[loader] = self._created_so_far
-        self._created_so_far += 1
 
     def begin(self, loader: Any) -> tuple[Passage, bool]:
         """Begin a passage; return it, and whether it is the loader's first."""
@@ -65,7 +60,7 @@ class LoaderNumbers:
     def facts(self, loader: Any, length: int | None) -> dict[str, Any]:
         """Return what identifies a loader before it is iterated."""
         return {
-            "created": self._created.get(loader),
+            "created": tracked.loaders.number(loader),
             "dataset": type(getattr(loader, "dataset", None)).__qualname__,
             "length": length,
         }

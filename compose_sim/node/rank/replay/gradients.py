@@ -5,16 +5,14 @@ Clipping and loss scaling by torch's own functions are undone, because they woul
 
 from __future__ import annotations
 
-import functools
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from ..torch_hooks import after_import, wrap
+from ..context import RankContext
+from ..torch_hooks import points
 from . import shards
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order
@@ -48,34 +46,24 @@ class Clipped:
         self.factors, self.by_value = {}, False
 
     def notice(self) -> None:
-        """Wrap torch's functions: nothing else knows what a gradient was before it was clipped."""
-        package, module = torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]
-        by_norm, by_value = module.clip_grad_norm_, module.clip_grad_value_
+        """Follow torch's functions: nothing else knows what a gradient was before it was clipped."""
+        points.NORM_CLIPPED.subscribe(self._notice_norm)
+        points.VALUE_CLIPPED.subscribe(self._notice_value)
+        points.FSDP_CLIPPED.subscribe(self._notice_fsdp)
 
-        @functools.wraps(by_norm)
-        def clip_grad_norm_(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            norm = by_norm(parameters, max_norm, *arguments, **options)
-            self._scaled(parameters, max_norm, norm)
-            return norm
+    def _notice_norm(self, _: RankContext, call: points.TorchCall) -> points.Steps:
+        tensors = points.clipped_tensors(call)
+        norm = yield
+        self._scaled(tensors, call.value("max_norm"), norm)
 
-        @functools.wraps(by_value)
-        def clip_grad_value_(*arguments: Any, **options: Any) -> Any:
-            self.by_value = True
-            return by_value(*arguments, **options)
+    def _notice_value(self, _: RankContext, call: points.TorchCall) -> None:
+        self.by_value = True
 
-        for owner in (package, module):
-            owner.clip_grad_norm_, owner.clip_grad_value_ = clip_grad_norm_, clip_grad_value_  # type: ignore[attr-defined]
-        after_import("torch.distributed.fsdp.fully_sharded_data_parallel", self._notice_fsdp)
-
-    def _notice_fsdp(self, module: ModuleType) -> None:
-        @wrap(module.FullyShardedDataParallel, "clip_grad_norm_")
-        def clip_grad_norm_(original: Any, model: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
-            factors = dict(self.factors)  # at world size 1, the method calls torch's function
-            norm = original(model, max_norm, *arguments, **options)
-            self.factors = factors
-            self._scaled(model.parameters(), max_norm, norm)
-            return norm
+    def _notice_fsdp(self, _: RankContext, call: points.TorchCall) -> points.Steps:
+        factors = dict(self.factors)  # at world size 1, the method calls torch's function
+        norm = yield
+        self.factors = factors
+        self._scaled(call.owner.parameters(), call.value("max_norm"), norm)
 
     def _scaled(self, parameters: Iterable[Any], max_norm: float, norm: Any) -> None:
         total = getattr(norm, "full_tensor", lambda: norm)()

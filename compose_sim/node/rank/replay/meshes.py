@@ -6,34 +6,30 @@ So `init_device_mesh("cpu", (world_size // 2, 2))` works in a replay, where FSDP
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import Any
 
-from ..torch_hooks import after_import, wrap
+from ..context import RankContext
+from ..torch_hooks import points
 
 
 def allow_any_shape() -> None:
     """Replace the shapes of meshes, and the shares of samplers, which divide by a size of the mesh."""
-    after_import("torch.distributed.device_mesh", _after_device_mesh)
-    after_import("torch.utils.data.distributed", _after_sampler)
+    points.MESH_INITIALIZED.subscribe(_initialize)
+    points.MESH_MADE.subscribe(_make)
+    points.SAMPLER_MADE.subscribe(_share)
 
 
-def _after_device_mesh(module: ModuleType) -> None:
-    @wrap(module, "init_device_mesh")
-    def init_device_mesh(original: Any, device_type: str, mesh_shape: Any, *arguments: Any, **options: Any) -> Any:
-        return original(device_type, (1,) * len(mesh_shape), *arguments, **options)
-
-    @wrap(module.DeviceMesh, "__init__")
-    def make(original: Any, self: Any, device_type: str, mesh: Any = None, *arguments: Any, **options: Any) -> None:
-        if mesh is not None and "_layout" not in options:
-            torch: Any = sys.modules["torch"]
-            mesh = torch.zeros((1,) * torch.as_tensor(mesh).ndim, dtype=torch.int64)
-        original(self, device_type, mesh, *arguments, **options)
+def _initialize(_: RankContext, call: points.TorchCall) -> None:
+    call.replace("mesh_shape", (1,) * len(call.value("mesh_shape")))
 
 
-def _after_sampler(module: ModuleType) -> None:
-    @wrap(module.DistributedSampler, "__init__")
-    def make(
-        original: Any, self: Any, dataset: Any, num_replicas: Any = None, rank: Any = None, *others: Any, **options: Any
-    ) -> None:
-        original(self, dataset, 1, 0, *others, **options)
+def _make(_: RankContext, call: points.TorchCall) -> None:
+    mesh = call.value("mesh")
+    if mesh is not None and "_layout" not in call.options:
+        torch: Any = sys.modules["torch"]
+        call.replace("mesh", torch.zeros((1,) * torch.as_tensor(mesh).ndim, dtype=torch.int64))
+
+
+def _share(_: RankContext, call: points.TorchCall) -> None:
+    call.replace("num_replicas", 1)
+    call.replace("rank", 0)

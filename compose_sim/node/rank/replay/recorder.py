@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from ...records.replays import RecordedStep, RecordingStopped, StopReason
+from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext
+from ..torch_hooks import points
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
-from .rng_usage import RngUsage, notice_generators
+from .rng_usage import RngUsage
 from .surroundings import describe
 from .wrapped_models import computes_low, models_of, names_of_parameters, wrapped_models
 
@@ -45,7 +47,6 @@ class Recorder:
         self.rng_usage = RngUsage()
         self.clipped = Clipped()
         self.inputs = Inputs()
-        self.optimizers: Any = weakref.WeakKeyDictionary()
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0
@@ -58,7 +59,7 @@ class Recorder:
         self._hooked = False
         self._shared: dict[int, list[bool]] = {}  # by optimizer: the parameters of which each rank keeps its own
         self._flat: dict[int, shards.FlatPart] = {}  # by the id of a parameter that the first FSDP shards
-        notice_generators(torch, self.rng_usage)
+        points.DRAWN.subscribe(self.rng_usage.notice)
         self.clipped.notice()
 
     def keep_randomness(self) -> None:
@@ -93,7 +94,7 @@ class Recorder:
 
     def may_draw(self) -> None:
         """Count draws as the training's from now on, unless this is an evaluation, or there is no model or loader yet."""
-        if self.optimizers and self._fetched and torch.is_grad_enabled():
+        if tracked.optimizers.made and self._fetched and torch.is_grad_enabled():
             self.rng_usage.open()
 
     def ended(self, iterator: Any) -> None:
@@ -125,7 +126,7 @@ class Recorder:
 
     def called(self, module: Any, given: Any) -> None:
         """Record what an outermost model is given if no loader gave it."""
-        if self.optimizers and self.inputs.add(module, given):
+        if tracked.optimizers.made and self.inputs.add(module, given):
             self._keep_initial()
             self.rng_usage.close()
             self.rng_usage.open()
@@ -137,14 +138,10 @@ class Recorder:
 
     # Steps
 
-    def index_of(self, optimizer: Any) -> int:
-        """Return the optimizer's number; they are numbered as they are made."""
-        return self.optimizers.setdefault(optimizer, len(self.optimizers))  # type: ignore[no-any-return]
-
     def before_step(self, optimizer: Any) -> None:
         """Record the gradients that the step will use."""
         self.rng_usage.close()
-        index = self.index_of(optimizer)
+        index = tracked.optimizers.number(optimizer)
         if index not in self._seen:
             self._seen.add(index)
             self._look_around(optimizer)
@@ -201,7 +198,7 @@ class Recorder:
 
     def _keep_initial(self) -> None:
         """Save the parameters before the first step, for scripts that set no seed."""
-        for optimizer, index in list(self.optimizers.items()):
+        for optimizer, index in tracked.optimizers.living():
             if index in self._initial_kept:
                 continue
             self._initial_kept.add(index)
@@ -223,7 +220,7 @@ class Recorder:
 
     def _look_around(self, optimizer: Any) -> None:
         """Record what decides whether one rank can repeat the steps of this optimizer at all."""
-        index, models = self.index_of(optimizer), wrapped_models()
+        index, models = tracked.optimizers.number(optimizer), wrapped_models()
         found, flat = describe(optimizer, index, models)
         self._flat |= flat
         held = {id(parameter) for model in models.parallel for parameter in model.parameters()}

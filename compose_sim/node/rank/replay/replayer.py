@@ -9,13 +9,13 @@ import os
 import random
 import sys
 import threading
-import weakref
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
+from .. import tracked
 from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
@@ -53,7 +53,6 @@ class Replayer:
         self.clipped = Clipped()
         self.clipped.notice()
         self.inputs = Inputs()
-        self.optimizers: Any = weakref.WeakKeyDictionary()
         self.divisors: set[float] = set()
         self.low = False  # whether autocast was seen
         self._stepped: set[int] = set()
@@ -131,12 +130,12 @@ class Replayer:
 
     def called(self, module: Any, given: Any) -> None:
         """Take note of what a model is given, before its first step from the recorded parameters."""
-        if self.optimizers and self.inputs.add(module, given):
+        if tracked.optimizers.made and self.inputs.add(module, given):
             self._put_initial()
 
     def _put_initial(self) -> None:
         """Set the recorded parameters before the first step, for scripts that set no seed."""
-        for optimizer, index in list(self.optimizers.items()):
+        for optimizer, index in tracked.optimizers.living():
             path = self.folder / f"initial.{index}.pt"
             if index not in self._put and index not in self._stepped and path.exists():
                 held = [self._load(file) for file in self._files(f"initial.{index}")]
@@ -145,13 +144,9 @@ class Replayer:
 
     # Steps
 
-    def index_of(self, optimizer: Any) -> int:
-        """Return the optimizer's number; they are numbered as they are made."""
-        return self.optimizers.setdefault(optimizer, len(self.optimizers))  # type: ignore[no-any-return]
-
     def before_step(self, optimizer: Any) -> None:
         """Compare the gradients, and make the step use the recorded settings."""
-        index = self.index_of(optimizer)
+        index = tracked.optimizers.number(optimizer)
         self._stepped.add(index)
         path = self.folder / f"step.{self._step}.pt"
         steps = self.record[0].steps

@@ -5,14 +5,13 @@ Numbers drawn between a batch and the optimizer's step belong to the training; w
 
 from __future__ import annotations
 
-import functools
 import gc
 import random
 import sys
 from typing import Any
 
-_WITH_GENERATOR = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")
-_TENSOR_METHODS = ("normal_", "uniform_", "random_", "bernoulli_", "exponential_")
+from ..context import RankContext
+from ..torch_hooks import points
 
 
 class RngUsage:
@@ -42,6 +41,11 @@ class RngUsage:
         seen, self.seen = self.seen, set()
         return tuple(sorted(seen))
 
+    def notice(self, _: RankContext, call: points.TorchCall) -> None:
+        """Notice draws from the script's own torch.Generator objects too: nothing lists them, but functions take them as arguments."""
+        if self.is_open and call.options.get("generator") is not None:
+            self.seen.add("torch.Generator")
+
     def _states(self) -> dict[str, Any]:
         torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
         states: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
@@ -55,23 +59,6 @@ class RngUsage:
             bits = getattr(generator, "bit_generator", None)
             states[f"{type(generator).__name__} {index}"] = generator.getstate() if bits is None else repr(bits.state)
         return states
-
-
-def notice_generators(torch: Any, usage: RngUsage) -> None:
-    """Notice draws from the script's own torch.Generator objects too: nothing lists them, but functions take them as arguments."""
-    for owner, names in ((torch, _WITH_GENERATOR), (torch.Tensor, _TENSOR_METHODS)):
-        for name in names:
-            setattr(owner, name, _noticing(getattr(owner, name), usage))
-
-
-def _noticing(function: Any, usage: RngUsage) -> Any:
-    @functools.wraps(function)
-    def drawing(*arguments: Any, **options: Any) -> Any:
-        if options.get("generator") is not None and usage.is_open:
-            usage.seen.add("torch.Generator")
-        return function(*arguments, **options)
-
-    return drawing
 
 
 def _private_generators(numpy: Any) -> list[Any]:

@@ -25,9 +25,9 @@ WITHOUT = {
     "fault_handler": "a fault cannot be injected into this rank",
     "flight_recorder": "pending collectives are not named if a rank hangs",
     "gpu_limits": "the memory and CPUs of ranks that share a GPU are not limited",
+    "points": "compiled code may be slower",
     "lazy_compiler": "every script imports the compiler, which takes seconds",
     "slow_gpu": "a GPU cannot be slowed down",
-    "backward": "backward passes are not recorded",
     "checkpoints": "saved and loaded checkpoints are not recorded",
     "clipping": "the clipping of gradients is not recorded",
     "collectives": "collectives are not recorded",
@@ -56,10 +56,9 @@ WITHOUT = {
     "running_statistics": "running statistics are not recorded",
     "sketches": "sketches of gradients are not recorded",
     "states": "parameters are not recorded",
-    "training": "steps and batches are not tracked",
     "timings": "backward passes are not timed",
 }
-_PARENTS = ("observers", "emulate", "agent", "faults")
+_PARENTS = ("observers", "emulate", "torch_hooks", "agent", "faults")
 
 _off: dict[str, tuple[str, str]] = {}  # feature -> the sentence, and a traceback if there is one
 _tell: Callable[[str, str, str], None] | None = None

@@ -13,9 +13,11 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.utils.rnn import pad_sequence  # noqa: E402 - torch may be missing
 
+from compose_sim.node.rank.context import RankContext  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay.collating import collated  # noqa: E402 - as above
-from compose_sim.node.rank.replay.rng_usage import RngUsage, notice_generators  # noqa: E402 - as above
+from compose_sim.node.rank.replay.rng_usage import RngUsage  # noqa: E402 - as above
+from compose_sim.node.rank.torch_hooks import points  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
 from compose_sim.node.records.timings import StepTimes  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
@@ -169,22 +171,12 @@ def test_a_look_into_a_loader_on_one_rank_shifts_nothing() -> None:
 
 
 @pytest.fixture
-def draws() -> Iterator[RngUsage]:
+def draws(rank: RankContext) -> Iterator[RngUsage]:
     """Record random draws from torch until the test ends."""
-    names = {
-        (owner, name): getattr(owner, name)
-        for owner in (torch, torch.Tensor)
-        for name in ("randn", "normal_")
-        if hasattr(owner, name)
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for (owner, name), function in names.items():
-            patch.setattr(owner, name, function)
-        patch.setattr("compose_sim.node.rank.replay.rng_usage._WITH_GENERATOR", ("randn",))
-        patch.setattr("compose_sim.node.rank.replay.rng_usage._TENSOR_METHODS", ())
-        made = RngUsage()
-        notice_generators(torch, made)
-        yield made
+    made, drawn = RngUsage(), points.Point("torch", "randn", "Tensor.normal_")
+    drawn.subscribe(made.notice)
+    yield made
+    drawn.unwrap()
 
 
 def test_draws_of_the_training_are_seen_and_those_of_a_loader_are_not(draws: RngUsage) -> None:

@@ -11,10 +11,12 @@ import contextlib
 import functools
 import importlib
 import sys
-from types import CodeType, ModuleType
+from collections.abc import Iterator
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
-from .torch_hooks import after_import, wrap
+from ..context import RankContext
+from . import after_import, points, wrap
 
 _COMPILER = "torch._dynamo"
 _NOT_COMPILED = "__dynamo_disable"  # on a function: what torch calls instead, to keep the compiler out
@@ -26,7 +28,7 @@ def install() -> None:
     """Set the hooks; they change nothing if the compiler has been imported."""
     after_import("torch._compile", _after_compile)
     after_import("torch.optim.optimizer", _after_optimizer)
-    after_import("torch.nn.parallel.distributed", _after_ddp)
+    points.DDP_MADE.subscribe(_make_ddp, in_children=True)
     after_import(_COMPILER, lambda _: _restore())
 
 
@@ -80,19 +82,31 @@ def _without_compiler(func: Any) -> Any:
     return _use_grad
 
 
-def _after_ddp(module: ModuleType) -> None:
-    @wrap(module.DistributedDataParallel, "__init__")
-    def init(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        torch: Any = sys.modules["torch"]
-        if _COMPILER in sys.modules:
-            original(self, *arguments, **options)
-            return
-        defaults = torch._dynamo = _Defaults()
-        try:
-            original(self, *arguments, **options)
-        finally:
-            if vars(torch).get("_dynamo") is defaults:  # importing the compiler replaces it
-                del torch._dynamo
+def _make_ddp(_: RankContext, __: points.TorchCall) -> points.Steps:
+    torch: Any = sys.modules["torch"]
+    if _COMPILER in sys.modules:
+        return
+    defaults = torch._dynamo = _Defaults()
+    try:
+        yield
+    finally:
+        if vars(torch).get("_dynamo") is defaults:  # importing the compiler replaces it
+            del torch._dynamo
+
+
+@contextlib.contextmanager
+def without_inductor() -> Iterator[None]:
+    """Keep torch from importing its compiler, for seconds, to ask it for the lines of compiled code when there is none."""
+    torch: Any = sys.modules["torch"]
+    if "_inductor" in vars(torch):
+        yield
+        return
+    compiled = SimpleNamespace(stack_frames_for_code=lambda *_: None)
+    torch._inductor = SimpleNamespace(codecache=SimpleNamespace(PyCodeCache=compiled))
+    try:
+        yield
+    finally:
+        del torch._inductor
 
 
 class _Defaults:
