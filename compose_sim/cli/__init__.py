@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,10 +18,12 @@ import click
 from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
+from compose_sim.plugins import Feature, built_in, find
 from compose_sim.version import __version__
 
 # Numbers of errors that are due to a path that the user named, or to its rights
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+COMMANDS = "composesim.commands"
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
@@ -52,7 +53,7 @@ VERBS = {
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",
-    "learn": "Learn distributed training in graded lessons.",
+    **{name: feature.summary for name, feature in built_in(COMMANDS).items()},
     "explain": "Explain a term, with a drawing.",
     "image": "Build the image that nodes run.",
     "completion": "Print the shell completion script for bash, zsh or fish.",
@@ -79,10 +80,17 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb's module and return its command."""
-        if cmd_name not in VERBS:
+        module = f"compose_sim.cli.commands.cmd_{cmd_name}:command"
+        is_own = cmd_name in VERBS and cmd_name not in built_in(COMMANDS)
+        verb = (
+            Feature(group=COMMANDS, name=cmd_name, value=module, is_built_in=True)
+            if is_own
+            else find(COMMANDS, cmd_name)
+        )
+        if verb is None:
             return None
         with _no_pydantic_plugins():
-            command: click.Command = import_module(f"compose_sim.cli.commands.cmd_{cmd_name}").command
+            command: click.Command = verb.load()
         gc.freeze()  # modules stay; __main__ disabled collection while they load
         gc.enable()
         return command
@@ -91,7 +99,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb; suggest the nearest one if there is none of that name."""
-        if args[0] not in VERBS and not args[0].startswith("-"):
+        if args[0] not in VERBS and not args[0].startswith("-") and not find(COMMANDS, args[0]):
             raise no_such_verb(args[0], VERBS, ctx)
         return super().resolve_command(ctx, args)
 

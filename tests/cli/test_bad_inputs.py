@@ -73,7 +73,6 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ((*PLAN, "--recipe", "ray", "--option", "cpu=2", "train.py"), 2, "did you mean 'cpus'?"),
         ((*PLAN, "bin.py"), 2, "there is: has_fields.py"),
         ((*PLAN, "/dev/null"), 2, "Try: composesim up - reads it from standard input"),
-        (("learn", "--list"), 2, "Did you mean 'composesim learn list'?"),
         (("completion", "bsh"), 2, "there is no 'bsh'; did you mean 'bash'?"),
         (("completion", "powershell"), 2, "there are bash, zsh, fish"),
         (("export", "skypilt", "train.py"), 2, "there is no 'skypilt'; did you mean 'skypilot'?"),
