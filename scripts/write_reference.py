@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _ACTIVE = {"script": "train.py"}  # the settings that a new composesim.yaml makes; without a size, the default one holds
 _EXCLUDED = ("name", "module")  # of a new composesim.yaml: `script` is there instead, and runs get a name each
 _COMMENT_COLUMN = 42
-_CLUSTER_VERBS = ("up", "check", "play", "plan", "render", "export")
+_CLUSTER_VERBS = tuple(verb for verb in ("up", "check", "play", "plan", "render", "export") if verb in VERBS)
 
 
 def cli_page() -> str:

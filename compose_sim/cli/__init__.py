@@ -25,14 +25,13 @@ from compose_sim.version import __version__
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 COMMANDS = "composesim.commands"
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
-VERBS = {
+_OWN_VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
     "rerun": "Run the command of an earlier run again.",
     "check": "Find mistakes in the distributed code of a script.",
     "play": "Play a scenario of faults in a run, and check its expectations.",
     "plan": "Show what `up` would run, and why.",
     "render": "Write a folder that runs with plain `docker compose up`.",
-    "export": "Print the job that runs a script on a real cluster.",
     "ps": "List runs and their nodes.",
     "logs": "Show what the ranks printed.",
     "exec": "Run a command inside a node, or all nodes.",
@@ -53,12 +52,22 @@ VERBS = {
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",
-    **{name: feature.summary for name, feature in built_in(COMMANDS).items()},
     "explain": "Explain a term, with a drawing.",
     "image": "Build the image that nodes run.",
     "completion": "Print the shell completion script for bash, zsh or fish.",
     "help": "Show the help of a verb.",
 }
+
+
+def _all_verbs() -> dict[str, str]:
+    """Return our own verbs, each followed by those of plug-ins that belong there."""
+    found: dict[str, str] = {}
+    for own, line in _OWN_VERBS.items():
+        found |= {own: line, **{name: each.summary for name, each in built_in(COMMANDS).items() if each.after == own}}
+    return found
+
+
+VERBS = _all_verbs()
 
 
 class Verbs(click.Group):
@@ -81,12 +90,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb's module and return its command."""
         module = f"compose_sim.cli.commands.cmd_{cmd_name}:command"
-        is_own = cmd_name in VERBS and cmd_name not in built_in(COMMANDS)
-        verb = (
-            Feature(group=COMMANDS, name=cmd_name, value=module, is_built_in=True)
-            if is_own
-            else find(COMMANDS, cmd_name)
-        )
+        own = Feature(group=COMMANDS, name=cmd_name, value=module, is_built_in=True)
+        verb = own if cmd_name in _OWN_VERBS else find(COMMANDS, cmd_name)
         if verb is None:
             return None
         with _no_pydantic_plugins():

@@ -12,7 +12,8 @@ Another distribution registers the same groups and names in its metadata, as `[p
 - A feature in this folder wins over one of another distribution with the same name.
 - A feature of another distribution that cannot be loaded is a SpecError that names it; one in this folder is a bug of composesim.
 
-Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES) and `composesim.recipes`.
+Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
+`composesim.recipes`, `composesim.faults` (a FaultKind), and those that `core/request/job_files.py` describes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Feature:
     name: str  # ray
     value: str  # module:attribute, or a module
     summary: str = ""  # one sentence; "" for features of other distributions
+    after: str = ""  # the verb that a command follows in `--help`
     is_built_in: bool = False
 
     @property
@@ -64,10 +66,16 @@ def built_in(group: str) -> Mapping[str, Feature]:
         if not folder.is_dir() or folder.name.startswith("_"):
             continue
         module = import_module(f"{__name__}.{folder.name}")
-        summaries = getattr(module, "SUMMARIES", {})  # a folder in which git left only bytecode has neither table
+        # A folder in which git left only bytecode has no tables.
+        summaries, after = getattr(module, "SUMMARIES", {}), getattr(module, "AFTER", {})
         for name, value in getattr(module, "ENTRY_POINTS", {}).get(group, {}).items():
             found[name] = Feature(
-                group=group, name=name, value=value, summary=summaries.get(name, ""), is_built_in=True
+                group=group,
+                name=name,
+                value=value,
+                summary=summaries.get(name, ""),
+                after=after.get(name, ""),
+                is_built_in=True,
             )
     return found
 

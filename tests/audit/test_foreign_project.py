@@ -118,15 +118,6 @@ def test_a_command_that_the_owner_recorded_is_not_run_again(project: Path) -> No
     assert not (project / "touched").exists()
 
 
-def test_export_does_not_write_through_a_link(project: Path, tmp_path: Path) -> None:
-    write(project, "precious", "precious")
-    (project / "job.sh").symlink_to("precious")
-
-    composesim(project, "export", "torchrun", "-o", "job.sh", "train.py", check=0)
-
-    assert (project / "precious").read_text() == "precious"
-
-
 def test_the_labels_of_another_users_process_lead_to_no_run_of_root(tmp_path: Path) -> None:
     """Anybody can start a process with the variables of a node, which name a run and a folder."""
     (tmp_path / "train.py").touch()

@@ -75,8 +75,6 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ((*PLAN, "/dev/null"), 2, "Try: composesim up - reads it from standard input"),
         (("completion", "bsh"), 2, "there is no 'bsh'; did you mean 'bash'?"),
         (("completion", "powershell"), 2, "there are bash, zsh, fish"),
-        (("export", "skypilt", "train.py"), 2, "there is no 'skypilt'; did you mean 'skypilot'?"),
-        (("export", "kubernetes", "train.py"), 2, "did you mean 'jobset'?"),
         (("scale", "-1"), 2, "A number must be at least 1."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -2,3 +2,4 @@
 
 ENTRY_POINTS = {"composesim.commands": {"learn": "compose_sim.plugins.learn.cli.command:command"}}
 SUMMARIES = {"learn": "Learn distributed training in graded lessons."}
+AFTER = {"learn": "init"}
