@@ -1,6 +1,6 @@
 # Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test matrix gpu fast audit fuzz lock lowest dist zoo bench bench-against soak clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test matrix gpu fast without audit fuzz lock lowest dist zoo bench bench-against soak clean
 
 # The end of `make help` explains these.
 export PYTHON TORCH TORCH_INDEX LOCKED MATRIX_HOME
@@ -73,8 +73,11 @@ gpu: ## On a machine with NVIDIA GPUs: test that nodes get them, and compare the
 fast: setup ## Run the tests that start neither a training nor an engine
 	$(BIN)/python -m pytest -m 'not train and not docker and not gpu and not slurm and not recipes' $(ARGS)
 
+without: setup ## Prove that plug-ins are optional: run `make fast`, the documents and the demo in a copy without them; PLUGIN='learn ray'
+	@scripts/without.sh $(CURDIR)/$(BIN)/python $(PLUGIN) -- $(ARGS)
+
 audit: setup ## Attack composesim with hostile scripts, projects and inputs, and check that nothing is harmed
-	$(BIN)/python -m pytest --timeout 120 tests/audit tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)
+	$(BIN)/python -m pytest --timeout 120 tests/audit $(wildcard tests/plugins/*/audit) tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)
 
 fuzz: setup ## Feed random inputs of each kind to composesim for FUZZ_SECONDS; new ones each time
 	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),200) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(ARGS)

@@ -41,7 +41,7 @@ _MODULES = {
 
 def load_ipython_extension(shell: Any) -> None:
     """Add `%%ranks` to a notebook; `%load_ext composesim` calls this."""
-    from compose_sim.app.learn.notebook import register
+    from compose_sim.app.notebook import register
 
     register(shell)
 

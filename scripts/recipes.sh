@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes
 IMAGE=templates/image
-VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/core/export/test_validators.py
+VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/plugins/job_files/core/exports/test_validators.py
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
 PATH=$PATH:/usr/sbin # where sshd is
 

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel
 
 from compose_sim.app.request import SPEC_FILE
 from compose_sim.cli import VERBS, group
 from compose_sim.core.json_values import json_schema
-from compose_sim.core.learn.lesson import Course, Lesson
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.flags import SpecOption, options_of
@@ -28,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _ACTIVE = {"script": "train.py"}  # the settings that a new composesim.yaml makes; without a size, the default one holds
 _EXCLUDED = ("name", "module")  # of a new composesim.yaml: `script` is there instead, and runs get a name each
 _COMMENT_COLUMN = 42
-_CLUSTER_VERBS = ("up", "check", "play", "plan", "render", "export")
+_CLUSTER_VERBS = tuple(verb for verb in ("up", "check", "play", "plan", "render", "export") if verb in VERBS)
 
 
 def cli_page() -> str:
@@ -206,17 +204,11 @@ def report_schema() -> str:
     return json.dumps(json_schema(Report), indent=2, ensure_ascii=False) + "\n"
 
 
-def _schema_of(model: type[BaseModel]) -> Callable[[], str]:
-    return lambda: json.dumps(model.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
 FILES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page,
     "docs/composesim.1": man_page,
     "templates/composesim.schema.json": schema,
     "templates/report.schema.json": report_schema,
-    "templates/course.schema.json": _schema_of(Course),
-    "templates/lesson.schema.json": _schema_of(Lesson),
     "templates/init/composesim.yaml": commented_spec,
 }
 

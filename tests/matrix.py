@@ -1,17 +1,17 @@
-"""Read tests/matrix.txt, the list of the tests that `make matrix` runs with other versions of torch."""
+"""Read tests/matrix.txt and those of plug-ins, the lists of the tests that `make matrix` runs with other versions of torch."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
 
-LIST = Path(__file__).with_name("matrix.txt")
+LISTS = [Path(__file__).with_name("matrix.txt"), *sorted(Path(__file__).parent.glob("plugins/*/matrix.txt"))]
 
 
 @cache
 def entries() -> tuple[str, ...]:
     """Return the ids of tests, and files or functions that stand for all of their tests."""
-    lines = (line.strip() for line in LIST.read_text().splitlines())
+    lines = [line.strip() for path in LISTS for line in path.read_text().splitlines()]
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.builders import ROOT
 
 PACKAGE = ROOT / "compose_sim"
-FILES = sorted(PACKAGE.rglob("*.py"))
-NODE = sorted((PACKAGE / "node").rglob("*.py"))
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if "templates" not in path.parts)
+PLUGINS = sorted(path.parent.name for path in (PACKAGE / "plugins").glob("*/__init__.py"))
 
 # Folder -> the folders of the package that its modules may import, besides the folder itself. "" is the package: errors and assets.
 # A folder covers those below it that have no row.
@@ -28,9 +28,7 @@ MAY_IMPORT = {
     "core/request": {"", "core", "core/network"},
     "core/plan": {"", "core", "core/host", "core/network", "core/request"},
     "core/compose": {"", "core", "core/plan"},
-    "core/export": {"", "core", "core/plan", "core/request"},
-    "core/imports": {"", "core", "core/export", "core/plan", "core/request"},
-    "core/faults": {"", "core", "core/events", "core/network", "core/plan", "node/shared"},
+    "core/faults": {"", "core", "core/events", "core/network", "core/plan", "node/shared", "plugins"},
     "core/state": {"", "core", "core/events", "core/faults", "core/plan", "node/records"},
     "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},
     "core/report": {"", "core", "core/faults", "core/host", "core/plan", "core/state", "core/verdict"},
@@ -46,6 +44,7 @@ MAY_IMPORT = {
             "core/request",
             "core/state",
             "core/verdict",
+            "plugins",
         ),
     },
     "core/view": {
@@ -59,24 +58,20 @@ MAY_IMPORT = {
         "core/verdict",
         "node/records",
     },
-    "core/learn": {
-        "",
-        *("core", "core/checks", "core/events", "core/report", "core/request", "core/scenarios", "core/view"),
-        "node/records",
-    },
     "core/doctor": {"", "core", "core/host", "core/plan", "core/report"},
     "engine": {"", "core/*", "engine/*", "node/shared"},
     "engine/run_folder": {"", "core/*", "engine", "node/records", "node/shared"},
-    "engine/host": {"", "core/*", "engine"},
+    "engine/host": {"", "core/*", "engine", "plugins"},
     "engine/docker": {"", "core/*", "engine", "engine/host", "engine/run_folder"},
     "engine/local": {"", "core/*", "engine", "engine/host", "engine/run_folder", "node/shared"},
     "engine/slurm": {"", "core/*", "engine", "engine/run_folder"},
     "engine/control": {"", "core/*", "engine", "engine/docker", "engine/run_folder", "node/shared"},
     "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder"},
     "view": {"", "core/*", "engine/*", "node/shared"},
-    "app": {"", "core/*", "engine/*"},
-    "cli": {"", "app", "core/*", "engine/*", "view"},
+    "app": {"", "core/*", "engine/*", "plugins"},
+    "cli": {"", "app", "core/*", "engine/*", "plugins", "view"},
     "pytest_plugin": {"", "app", "core/*", "engine/run_folder"},
+    "plugins": {""},
     "node": set(),
     "node/records": set(),
     "node/shared": set(),
@@ -88,6 +83,21 @@ MAY_IMPORT = {
     "node/starters": {"node/shared", "node/rank"},
     "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
 }
+# A layer of a plug-in may import what is below it in the package, and in the same plug-in.
+LAYERS = {
+    "node": {"node/*"},
+    "core": {"", "core/*", "node/records"},
+    "engine": {"", "core/*", "engine/*"},
+    "app": {"", "app", "core/*", "engine/*"},
+    "cli": {"", "app", "cli", "core/*", "engine/*"},
+}
+for plugin in PLUGINS:
+    MAY_IMPORT[f"plugins/{plugin}"] = set()
+    below: set[str] = set()
+    for layer, allowed in LAYERS.items():
+        if (PACKAGE / "plugins" / plugin / layer).is_dir():
+            MAY_IMPORT[f"plugins/{plugin}/{layer}"] = allowed | below
+            below |= {f"plugins/{plugin}/{layer}"} if layer != "node" else set()
 # Folders with one file per verb, observer or emulated part of CUDA may hold any number of them.
 PLUG_INS = {
     "cli/commands",
@@ -104,11 +114,18 @@ def folder_of(path: Path) -> str:
     return str(path.parent.relative_to(PACKAGE)).removeprefix(".")
 
 
+def is_in_layer(path: Path, layer: str) -> bool:
+    parts = path.relative_to(PACKAGE).parts
+    return layer in (parts[0], parts[2] if parts[0] == "plugins" and len(parts) > 2 else "")
+
+
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 MODULES = {module_of(path): path for path in FILES}
+CORE = [path for path in FILES if is_in_layer(path, "core")]
+NODE = [path for path in FILES if is_in_layer(path, "node")]
 
 
 @cache
@@ -174,9 +191,20 @@ def test_every_folder_has_a_row() -> None:
     assert set(MAY_IMPORT) - {folder_of(path) for path in FILES} == set()
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
-)
+def test_nothing_imports_a_plug_in_except_itself() -> None:
+    """The registry imports their tables, and loads the rest by the names in them: a folder may be deleted."""
+    tables = {f"compose_sim.plugins.{plugin}": plugin for plugin in PLUGINS}
+    found = {
+        (str(path.relative_to(ROOT)), module)
+        for path in [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+        for module in imports(path)
+        if (plugin := tables.get(".".join(module.split(".")[:3]))) and f"plugins/{plugin}/" not in path.as_posix()
+    }
+
+    assert found == set()
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_core_touches_nothing(path: Path) -> None:
     """Decisions only use values. PurePosixPath is a value; Path is the file system."""
     modules = {module.split(".")[0] for module in imports(path)}

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compose_sim import assets
 from compose_sim.app.documents import write_documents
@@ -14,6 +13,7 @@ from compose_sim.app.request import Request, program_of
 from compose_sim.app.session import Session
 from compose_sim.core.compose.schema import check_document
 from compose_sim.core.plan.model import HIDDEN
+from compose_sim.core.request.job_files import WRITERS, Exported
 from compose_sim.core.units import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.docker_facts import docker_facts
@@ -22,9 +22,7 @@ from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
-
-if TYPE_CHECKING:
-    from compose_sim.app.cluster_jobs.export import Exported
+from compose_sim.plugins import find
 
 JOB = "job.sbatch"
 _MOST_CODE_BYTES = 200 << 20
@@ -58,9 +56,10 @@ def render_job(request: Request, folder: Path, *, force: bool) -> tuple[Exported
 
     Raises SpecError as `render` does, and for what the job cannot do.
     """
-    from compose_sim.app.cluster_jobs.export import export
-
-    job = export(request, "slurm", accelerator="")
+    writer = find(WRITERS, "slurm")
+    if writer is None:
+        raise SpecError("nothing is installed that writes jobs for Slurm", hint="composesim up --engine slurm …")
+    job: Exported = writer.load()(request, "slurm", accelerator="")
     root, code = _project_code(request, folder, force=force)
     folder.mkdir(parents=True, exist_ok=True)
     files = SafeFolder(folder)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from compose_sim.app.program import find_program
 from compose_sim.core.host.host import Host
@@ -18,8 +18,9 @@ from compose_sim.core.plan.model import HIDDEN, Choice, Plan, Program, portable_
 from compose_sim.core.plan.mounts import why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.services import needed_packages
-from compose_sim.core.plan.size import plan_of_size
+from compose_sim.core.plan.size import fit, plan_of_size
 from compose_sim.core.request.field_types import check_environment
+from compose_sim.core.request.job_files import READERS, JobFile
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.engine.host.facts import inspect_host
@@ -27,9 +28,7 @@ from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_files import read_settings
 from compose_sim.engine.project_owner import check_project
 from compose_sim.errors import SpecError
-
-if TYPE_CHECKING:
-    from compose_sim.core.imports.job_file import JobFile
+from compose_sim.plugins import built_in
 
 SPEC_FILE = "composesim.yaml"
 _MOST_OF_VARIABLE = 128 << 10  # bytes; Linux starts no process with a longer one
@@ -95,8 +94,6 @@ class Request:
 
 
 def _fitted(spec: ClusterSpec, keys: frozenset[str], host: Host) -> tuple[ClusterSpec, tuple[Choice, ...]]:
-    from compose_sim.core.imports.fit import fit
-
     has_docker = spec.engine != "local" and host.docker.available
     return fit(spec, keys, cpus=host.cpus, memory_bytes=host.memory_bytes, has_docker=has_docker)
 
@@ -171,10 +168,8 @@ def read_request(
 
 def _job_reader(text: str) -> Callable[..., JobFile] | None:
     """Return what reads this text if it is the job file of a cluster; other requests do not wait for the import."""
-    from compose_sim.app.cluster_jobs.job_file import read_job
-    from compose_sim.core.imports.kinds import is_job_file
-
-    return read_job if is_job_file(text) else None
+    readers = (feature.load() for feature in built_in(READERS).values())
+    return next((cast(Callable[..., JobFile], each.read_job) for each in readers if each.is_job_file(text)), None)
 
 
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:

@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,19 +19,20 @@ from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.engine.project_owner import TRUST
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
+from compose_sim.plugins import Feature, built_in, find
 from compose_sim.version import __version__
 
 # Numbers of errors that are due to a path that the user named, or to its rights
 _UNUSABLE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+COMMANDS = "composesim.commands"
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
-VERBS = {
+_OWN_VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
     "rerun": "Run the command of an earlier run again.",
     "check": "Find mistakes in the distributed code of a script.",
     "play": "Play a scenario of faults in a run, and check its expectations.",
     "plan": "Show what `up` would run, and why.",
     "render": "Write a folder that runs with plain `docker compose up`.",
-    "export": "Print the job that runs a script on a real cluster.",
     "ps": "List runs and their nodes.",
     "logs": "Show what the ranks printed.",
     "exec": "Run a command inside a node, or all nodes.",
@@ -53,7 +53,6 @@ VERBS = {
     "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",
-    "learn": "Learn distributed training in graded lessons.",
     "explain": "Explain a term, with a drawing.",
     "image": "Build the image that nodes run.",
     "completion": "Print the shell completion script for bash, zsh or fish.",
@@ -69,6 +68,17 @@ _MODULES = {
     "removal": ("down", "prune"),
     "shell": ("completion", "help"),
 }
+
+
+def _all_verbs() -> dict[str, str]:
+    """Return our own verbs, each followed by those of plug-ins that belong there."""
+    found: dict[str, str] = {}
+    for own, line in _OWN_VERBS.items():
+        found |= {own: line, **{name: each.summary for name, each in built_in(COMMANDS).items() if each.after == own}}
+    return found
+
+
+VERBS = _all_verbs()
 
 
 class Verbs(click.Group):
@@ -90,12 +100,14 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb's module and return its command."""
-        if cmd_name not in VERBS:
-            return None
         module = next((name for name, verbs in _MODULES.items() if cmd_name in verbs), "")
+        place = f"{module}:{cmd_name}_command" if module else f"cmd_{cmd_name}:command"
+        own = Feature(group=COMMANDS, name=cmd_name, value=f"compose_sim.cli.commands.{place}", is_built_in=True)
+        verb = own if cmd_name in _OWN_VERBS else find(COMMANDS, cmd_name)
+        if verb is None:
+            return None
         with _no_pydantic_plugins():
-            found = import_module(f"compose_sim.cli.commands.{module or f'cmd_{cmd_name}'}")
-        command: click.Command = getattr(found, f"{cmd_name}_command" if module else "command")
+            command: click.Command = verb.load()
         gc.freeze()  # modules stay; __main__ disabled collection while they load
         gc.enable()
         return command
@@ -104,7 +116,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb; suggest the nearest one if there is none of that name."""
-        if args[0] not in VERBS and not args[0].startswith("-"):
+        if args[0] not in VERBS and not args[0].startswith("-") and not find(COMMANDS, args[0]):
             raise no_such_verb(args[0], VERBS, ctx)
         return super().resolve_command(ctx, args)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.app.cluster_jobs.export import export
-from compose_sim.app.render import render, render_job
+from compose_sim.app.render import render
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.request.spec import ClusterSpec
@@ -50,15 +49,3 @@ def test_a_document_of_any_size_is_no_document_of_ours(session: Session, tmp_pat
         render(session, force=False)
 
     assert "--force" in refused.value.hint
-
-
-def test_a_folder_for_slurm_holds_the_exported_job_and_the_code(session: Session, tmp_path: Path) -> None:
-    request, folder = session.request, tmp_path / "new"
-
-    job, size = render_job(request, folder, force=False)
-
-    assert (folder / "job.sbatch").read_text() == job.text == export(request, "slurm", accelerator="").text
-    assert (folder / "code" / "train.py").read_text() == "print('hi')\n"
-    assert size == len("print('hi')\n")
-    with pytest.raises(SpecError):
-        render_job(request, folder, force=False)

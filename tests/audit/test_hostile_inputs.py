@@ -20,7 +20,6 @@ DOUBLED = "".join(
     f"{name}={f'${{{before}}}' * 10}\n" for before, name in zip("ABCDEFGHIJK", "BCDEFGHIJKL", strict=True)
 )
 ALIASES = "env:\n  A: &a " + "x" * 100_000 + "\n" + "".join(f"  B{number}: *a\n" for number in range(10_000))
-SBATCH = "#!/bin/bash\n#SBATCH --nodes=2\n{}\nsrun torchrun --nnodes 2 train.py $A\n"
 
 
 @pytest.fixture
@@ -49,22 +48,6 @@ def test_settings_that_expand_or_nest_without_end_are_refused(name: str, text: s
 
     assert name in refused.stdout
     assert len(refused.stdout) < 20_000
-
-
-@pytest.mark.parametrize(
-    "option", [f"--nodes={DIGITS}", f"--ntasks-per-node={DIGITS}", f"--time={DIGITS}", "--nodes=²"]
-)
-def test_a_number_of_a_job_file_that_is_none_is_refused(option: str, project: Path) -> None:
-    (project / "job.sh").write_text(SBATCH.format(f"#SBATCH {option}"))
-
-    assert "job.sh, line " in composesim(project, "plan", "--engine", "local", "-f", "job.sh", check=2).stdout
-
-
-@pytest.mark.parametrize("doubled", ["A=$A$A$A$A$A$A$A$A$A$A\n", 'A=("${A[@]}" "${A[@]}" "${A[@]}" "${A[@]}")\n'])
-def test_variables_of_a_job_file_that_grow_without_end_are_left_to_the_cluster(doubled: str, project: Path) -> None:
-    (project / "job.sh").write_text(SBATCH.format("A=xxxxxxxxxx\nA=(x y)\n" + doubled * 30))
-
-    composesim(project, "plan", "--engine", "local", "-f", "job.sh", check=0)
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,9 @@ def test_the_wheel_carries_the_assets_under_their_names_in_the_checkout(wheel: P
         text=True,
     ).stdout.split()
 
-    page = {str(path.relative_to(ROOT)) for path in (ROOT / "compose_sim" / "view" / "page").iterdir()}
-    assert {f"compose_sim/_assets/{name}" for name in tracked} | page <= set(ZipFile(wheel).namelist())
+    folders = [ROOT / "compose_sim" / "view" / "page", *(ROOT / "compose_sim" / "plugins").glob("*/templates")]
+    own = {str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*") if path.is_file()}
+    assert {f"compose_sim/_assets/{name}" for name in tracked} | own <= set(ZipFile(wheel).namelist())
 
 
 def test_the_wheel_carries_the_license_and_nothing_beside_the_package(wheel: Path) -> None:

@@ -22,7 +22,7 @@ from compose_sim.core.units import format_bytes
 from compose_sim.engine.host.memory_estimate import estimate_memory
 
 if TYPE_CHECKING:
-    from compose_sim.core.imports.job_file import JobFile
+    from compose_sim.core.request.job_files import JobFile
 
 _LONGEST_KEY = 48
 

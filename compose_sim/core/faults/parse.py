@@ -12,18 +12,32 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.selectors import node_name
 from compose_sim.core.spelling import did_you_mean
 from compose_sim.errors import SpecError
+from compose_sim.plugins import find
+
+GROUP = "composesim.faults"
 
 
 def find_kind(name: str, *, engine: str = "") -> FaultKind:
     """Return the kind of this name; SpecError if there is none, or if the engine does not support it."""
-    if name not in KINDS:
+    kind = KINDS.get(name) or _installed_kind(name)
+    if kind is None:
         raise SpecError(f"unknown fault '{name}'{did_you_mean(name, KINDS)}", hint="composesim fault list")
-    kind = KINDS[name]
     if engine and engine not in kind.engines:
         raise SpecError(
             f"'{name}' is not supported on the {engine} engine, whose nodes share the host",
             hint="composesim up --engine docker …",
         )
+    return kind
+
+
+def _installed_kind(name: str) -> FaultKind | None:
+    """Return the kind that another distribution registers; SpecError if it registers something else."""
+    feature = find(GROUP, name)
+    if feature is None:
+        return None
+    kind = feature.load()
+    if not isinstance(kind, FaultKind) or kind.name != name:
+        raise SpecError(f"{feature.described} is invalid: it is not the FaultKind '{name}'")
     return kind
 
 

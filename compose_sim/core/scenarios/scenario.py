@@ -10,9 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from compose_sim.core.events.events import KINDS as EVENTS
 from compose_sim.core.faults.kinds import KINDS
+from compose_sim.core.faults.parse import GROUP
 from compose_sim.core.request.field_types import Duration
 from compose_sim.core.spelling import did_you_mean
 from compose_sim.core.verdict.verdict import EXIT_CODES
+from compose_sim.plugins import find
 
 ANY = "any"
 
@@ -111,7 +113,7 @@ class FaultSpec(BaseModel):
     @classmethod
     def _kind(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
         for kind in kinds:
-            if kind not in KINDS and kind != ANY:
+            if kind not in KINDS and kind != ANY and not find(GROUP, kind):
                 raise ValueError(unknown("fault", kind, KINDS))
         return kinds
 

@@ -15,7 +15,7 @@ from compose_sim.core.faults.commands import Fault
 from compose_sim.core.faults.effects import Effect
 from compose_sim.core.faults.kind import RunSnapshot
 from compose_sim.core.faults.kinds import KINDS
-from compose_sim.core.faults.parse import parse_fault
+from compose_sim.core.faults.parse import find_kind, parse_fault
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.scenario import ANY, FaultSpec, Step
 from compose_sim.core.state.state import ClusterState, initial_state
@@ -60,7 +60,7 @@ class FaultChooser:
         kind = self._shuffled(self._kinds(step), f"{occasion}/kind")[0]
         try:
             made = self._made(kind, step, up, ranks, occasion)
-            lasts = KINDS[kind].effect(made, self._healthy_run).lasts
+            lasts = find_kind(kind).effect(made, self._healthy_run).lasts
         except SpecError:  # too few nodes are up for this kind
             return None
         return made if lasts else replace(made, for_s=None)  # the other kinds of the step last
@@ -79,7 +79,7 @@ class FaultChooser:
         return tuple(name for name in KINDS if self._can_do(name, step))
 
     def _can_do(self, name: str, step: Step) -> bool:
-        kind = KINDS[name]
+        kind = find_kind(name)
         if kind.needs:  # the host may not support it
             return False
         try:
@@ -90,13 +90,13 @@ class FaultChooser:
 
     def _effect_in_health(self, kind: str, step: Step) -> Effect:
         run = self._healthy_run
-        return KINDS[kind].effect(self._made(kind, step, [*run.running], {**run.ranks}, "check"), run)
+        return find_kind(kind).effect(self._made(kind, step, [*run.running], {**run.ranks}, "check"), run)
 
     def _made(self, kind: str, step: Step, nodes: list[str], ranks: dict[int, str], occasion: str) -> Fault:
         fault = step.fault
         assert fault is not None
         several = ANY in fault.kind or len(fault.kind) != 1
-        known = KINDS[kind].options if several else fault.options  # each kind takes the options that it knows
+        known = find_kind(kind).options if several else fault.options  # each kind takes the options that it knows
         options = {key: _text(value) for key, value in fault.options.items() if key in known and key != "groups"}
         arguments = self._arguments(kind, step, fault, nodes, ranks, occasion)
         return parse_fault(kind, arguments, options, for_s=fault.for_s, plan=self._plan)
@@ -105,7 +105,7 @@ class FaultChooser:
         self, kind: str, step: Step, fault: FaultSpec, nodes: list[str], ranks: dict[int, str], occasion: str
     ) -> list[str]:
         """Return the arguments of `composesim fault KIND`."""
-        target = KINDS[kind].target
+        target = find_kind(kind).target
         order = self._shuffled(nodes, occasion)
         if target == "nodes":
             return order[:1] if ANY in fault.node or (step.pick and not fault.node) else [*fault.node]

@@ -9,6 +9,7 @@ from typing import Any, cast
 from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
 from compose_sim.core.spelling import did_you_mean, nearest
 from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.plugins import find, installed
 
 GROUP = "composesim.recipes"
 _PARTS = tuple(name for name in (*Recipe.__annotations__, *vars(Recipe)) if not name.startswith("_"))
@@ -19,19 +20,13 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of that name. Raise SpecError if there is none, or if another package's recipe is invalid or fails later."""
     if name in BUILT_IN:
         return load_recipe(name)
-    from importlib.metadata import entry_points
-
-    others = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
-    if name not in others:
-        known = [*BUILT_IN, *sorted(others)]
+    feature = find(GROUP, name)
+    if feature is None:
+        known = [*BUILT_IN, *installed(GROUP)]
         meant = "ddp" if "torch" in name else nearest(name, known)
         message = f"unknown recipe '{name}'{did_you_mean(meant or name, known)}"
         raise SpecError(message, hint=f"composesim up --recipe {meant or 'ddp'} …")
-    described = f"recipe '{name}' ({others[name].value})"
-    try:
-        recipe = others[name].load()
-    except (Exception, SystemExit) as error:
-        raise SpecError(f"{described} cannot be loaded: {type(error).__name__}: {error}") from error
+    described, recipe = feature.described, feature.load()
     if missing := [part for part in _PARTS if not hasattr(recipe, part)]:
         raise SpecError(f"{described} is invalid: it has no {', '.join(missing)}")
     for part in _MAPPINGS:

@@ -1,0 +1,1 @@
+"""Job files as pure functions of values: `exports` writes them, `imports` reads them."""

@@ -1,0 +1,1 @@
+"""The command `composesim learn`: its verbs, the watch of a script, and what they print."""

@@ -1,0 +1,127 @@
+"""Write the grades of a class as CSV, JSON, HTML and JUnit XML: a row for each student, a column for each lesson."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+import jinja2
+
+from compose_sim.core.report.junit import xml_text
+from compose_sim.plugins.learn.core.outcome import Outcome, Status
+
+MARKS: dict[Status, str] = {"passed": "✔", "failed": "✘", "unjudged": "?"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would execute at the beginning of a cell
+_TAGS: dict[Status, str] = {"failed": "failure", "unjudged": "error"}
+_PAGE = jinja2.Environment(autoescape=True, trim_blocks=True).from_string("""\
+<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Grades</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<style>
+body { font: 15px system-ui, sans-serif; margin: 2rem; color: #1b1b1b; background: #fff }
+table { border-collapse: collapse; margin-bottom: 2rem } th, td { border: 1px solid #bbb; padding: .3rem .6rem; text-align: left }
+.passed { background: #d9f2df } .failed { background: #fbdcd9 } .unjudged { background: #fff2c9 } td.mark { text-align: center }
+</style>
+<h1>Grades</h1>
+<table><tr><th>student{% for lesson in lessons %}<th>{{ lesson }}{% endfor %}<th>passed</tr>
+{% for student, row in rows.items() %}
+<tr><th>{{ student }}{% for lesson in lessons %}
+<td class="mark {{ row[lesson].status }}" title="{{ row[lesson].status }}">{{ marks[row[lesson].status] }}{% endfor %}
+<td>{{ row.values() | selectattr("status", "equalto", "passed") | list | length }} of {{ lessons | length }}</tr>
+{% endfor %}
+</table>
+<p>✔ passed · ✘ failed · ? could not be judged</p>
+<table><tr><th>student<th>lesson<th>outcome<th>seconds<th>evidence</tr>
+{% for student, row in rows.items() %}{% for lesson, outcome in row.items() %}
+<tr class="{{ outcome.status }}"><td>{{ student }}<td>{{ lesson }}<td>{{ outcome.status }}<td>{{ outcome.seconds }}
+<td>{% if outcome.reason %}{{ outcome.reason.id }}: {{ outcome.reason.detail }}{% endif %}</tr>
+{% endfor %}{% endfor %}
+</table>
+</html>
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """The outcome of one student in one lesson."""
+
+    student: str
+    lesson: str
+    outcome: Outcome
+
+    @property
+    def evidence(self) -> str:
+        """The first requirement that was not met, with what was seen, on one line; "" if the lesson is passed."""
+        reason = self.outcome.reason
+        return " ".join(f"{reason.id}: {reason.detail}".split()) if reason else ""
+
+
+def rows_of(grades: Sequence[Grade]) -> dict[str, dict[str, Outcome]]:
+    """Return the outcomes by student and lesson, in the order of the grades."""
+    rows: dict[str, dict[str, Outcome]] = {}
+    for grade in grades:
+        rows.setdefault(grade.student, {})[grade.lesson] = grade.outcome
+    return rows
+
+
+def to_csv(grades: Sequence[Grade]) -> str:
+    """Return one row for each student, with the outcome of each lesson and the number of those passed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    rows = rows_of(grades)
+    lessons = list(dict.fromkeys(grade.lesson for grade in grades))
+    writer.writerow(["student", *lessons, "passed"])
+    for student, row in rows.items():
+        words = [row[lesson].status for lesson in lessons]
+        writer.writerow([f"'{student}" if student.startswith(_FORMULA) else student, *words, words.count("passed")])
+    return text.getvalue()
+
+
+def to_json(grades: Sequence[Grade]) -> str:
+    """Return all grades with every finding, as JSON."""
+    values: list[dict[str, Any]] = [
+        {
+            **{"student": grade.student, "lesson": grade.lesson, "outcome": grade.outcome.status},
+            "seconds": grade.outcome.seconds,
+            "findings": [
+                {"id": each.id, "status": each.status, "detail": each.detail, "place": each.place}
+                for each in grade.outcome.findings
+            ],
+        }
+        for grade in grades
+    ]
+    return json.dumps({"schema_version": 1, "grades": values}, indent=2) + "\n"
+
+
+def to_html(grades: Sequence[Grade]) -> str:
+    """Return a page with the table of the class, and the evidence below."""
+    lessons = list(dict.fromkeys(grade.lesson for grade in grades))
+    return _PAGE.render(lessons=lessons, rows=rows_of(grades), marks=MARKS)
+
+
+def to_junit(grades: Sequence[Grade]) -> str:
+    """Return a test suite for each student; what could not be judged is an error."""
+    suites = Element("testsuites")
+    for student, row in rows_of(grades).items():
+        statuses = [outcome.status for outcome in row.values()]
+        seconds = sum(outcome.seconds for outcome in row.values())
+        suite = SubElement(suites, "testsuite", name=xml_text(student), tests=str(len(row)), time=f"{seconds:.3f}")
+        suite.set("failures", str(statuses.count("failed")))
+        suite.set("errors", str(statuses.count("unjudged")))
+        for lesson, outcome in row.items():
+            case = SubElement(
+                suite, "testcase", classname=xml_text(student), name=lesson, time=f"{outcome.seconds:.3f}"
+            )
+            if reason := outcome.reason:
+                text = xml_text(f"{reason.id}: {reason.detail}")
+                SubElement(case, _TAGS[outcome.status], message=text, type=reason.id).text = text
+    indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(suites, encoding="unicode") + "\n"
+
+
+FORMATS = {"csv": to_csv, "json": to_json, "html": to_html, "junit": to_junit}

@@ -1,0 +1,174 @@
+"""Judge an attempt at a lesson by the evidence of its run: three outcomes, and a finding for each requirement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from statistics import mean
+from typing import Literal
+
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.report.report import Report
+from compose_sim.core.units import format_count
+from compose_sim.node.records.models import LossValue, OptimizerStep
+from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives
+from compose_sim.plugins.learn.core.lesson import Lesson
+
+Status = Literal["passed", "failed", "unjudged"]
+_STATUS: dict[str, Status] = {"passed": "passed", "failed": "failed", "warned": "failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a finished attempt left."""
+
+    report: Report
+    observed: Observed
+    folder: str = ""  # of the project: left out of paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One requirement, and what was seen."""
+
+    id: str
+    status: Status
+    detail: str
+    place: str = ""  # `01-ranks/script.py:12`
+    fix: str = ""  # not shown to students, who have hints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of an attempt. It is unjudged, not passed, if a requirement could not be judged."""
+
+    status: Status
+    findings: tuple[Finding, ...]
+    seconds: float = 0.0
+
+    @property
+    def reason(self) -> Finding | None:
+        """The first requirement that was not met, else the first that could not be judged."""
+        order: tuple[Status, ...] = ("failed", "unjudged")
+        return next((each for status in order for each in self.findings if each.status == status), None)
+
+
+def judge_attempt(lesson: Lesson, evidence: Evidence) -> Outcome:
+    """Return the outcome of an attempt, with a finding for each requirement of the lesson, in order."""
+    order = lesson.requirements
+    findings = tuple(sorted(_findings(lesson, evidence), key=lambda finding: order.index(finding.id)))
+    return conclude(findings, seconds=evidence.report.timings.total_s or 0.0)
+
+
+def conclude(findings: tuple[Finding, ...], *, seconds: float) -> Outcome:
+    """Return the outcome that follows from findings."""
+    found = {finding.status for finding in findings}
+    status: Status = "failed" if "failed" in found else "passed" if found == {"passed"} else "unjudged"
+    return Outcome(status=status, findings=findings, seconds=round(seconds, 2))
+
+
+def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
+    wanted, observed = lesson.required, evidence.observed
+    yield _run(lesson, evidence)
+    if wanted.steps is not None:
+        steps = min((node.steps for node in evidence.report.nodes), default=0)
+        yield _counted("steps", steps, steps >= wanted.steps, f"{format_count(steps, 'optimizer step')} on each node")
+    if wanted.loss_falls is not None:
+        yield _loss(wanted.loss_falls, observed)
+    if wanted.collectives is not None:
+        least = min((_collectives(rank) for rank in observed), default=0)
+        yield _counted(
+            "collectives", least, least >= wanted.collectives, f"{format_count(least, 'collective')} by each rank"
+        )
+    if wanted.elements_per_collective is not None:
+        largest = max((elements(record) for rank in observed for record in rank.of(Collective)), default=0)
+        detail = f"the largest collective moves {largest:,} elements; at most {wanted.elements_per_collective:,}"
+        yield _verdict("elements_per_collective", 0 < largest <= wanted.elements_per_collective, detail)
+    if wanted.reductions_per_step is not None:
+        yield _reductions(wanted.reductions_per_step, observed)
+    for name in wanted.checks:
+        yield _check(name, evidence)
+    for name, bound in wanted.metrics.items():
+        value = evidence.report.metrics.get(name)
+        if isinstance(value, int | float):
+            yield _verdict(name, bound.holds(value), f"{name} is {value:g}; it must be {bound.text}")
+        else:
+            yield _verdict(name, False, f"no rank printed {name}, which must be {bound.text}")
+    yield from _expectations(lesson, evidence.report)
+
+
+def _run(lesson: Lesson, evidence: Evidence) -> Finding:
+    report = evidence.report
+    diagnosed = "hang" in lesson.required.checks and report.cause is not None and report.cause.kind == "hang"
+    if diagnosed:
+        return Finding(id="run", status="passed", detail="no rank failed; whether they ended is the next question")
+    if not (report.scenario.run_verdict != "passed" if report.scenario else report.run_failed):
+        return Finding(id="run", status="passed", detail="the run ended without a failure")
+    cause = report.cause
+    if report.verdict == "interrupted" or (cause and cause.kind in ("engine", "start")):
+        return Finding(id="run", status="unjudged", detail=cause.first_line if cause else "the run was interrupted")
+    text = [cause.first_line, *(cause.traceback or "").strip().splitlines()[-6:]] if cause else [report.verdict]
+    return Finding(id="run", status="failed", detail="\n".join(dict.fromkeys(text)))
+
+
+def _loss(share: float, observed: Observed) -> Finding:
+    values = [record.value for rank in observed if rank.rank == 0 for record in rank.of(LossValue)]
+    if len(values) < 4:
+        return _verdict("loss_falls", False, f"{format_count(len(values), 'loss')} on rank 0: too few to fall")
+    part = max(1, len(values) // 4)
+    first, last = mean(values[:part]), mean(values[-part:])
+    good = last <= first - share * abs(first)  # of a NaN, False
+    return _verdict(
+        "loss_falls", good, f"the loss on rank 0 went from {first:.3g} to {last:.3g}; it must fall by {share:.0%}"
+    )
+
+
+def _reductions(most: float, observed: Observed) -> Finding:
+    steps = sum(1 for rank in observed for _ in rank.of(OptimizerStep))
+    reductions = sum(1 for rank in observed for _ in rank.of(DdpForward))
+    if not steps:
+        return _verdict("reductions_per_step", False, "no optimizer stepped")
+    seen = reductions / steps
+    return _verdict(
+        "reductions_per_step", 0 < seen <= most, f"{seen:.3g} gradient reductions per optimizer step; at most {most:g}"
+    )
+
+
+def _check(name: str, evidence: Evidence) -> Finding:
+    result = next((each for each in evidence.report.checks if each.id == name), None)
+    if result is None:
+        return Finding(id=name, status="unjudged", detail="this check was not run")
+    status = _STATUS.get(result.status, "unjudged")
+    file = result.place.file.removeprefix(f"{evidence.folder}/") if result.place else ""
+    place = f"{file}:{result.place.line}" if result.place else ""
+    return Finding(id=name, status=status, detail=result.detail, place=place, fix=result.fix or "")
+
+
+def _expectations(lesson: Lesson, report: Report) -> Iterator[Finding]:
+    for wanted in lesson.required.expect:
+        result = next((each for each in report.expectations if each.id == wanted.name), None)
+        if result is None:
+            yield Finding(id=wanted.name, status="unjudged", detail="this expectation was not judged")
+        else:
+            status: Status = "unjudged" if result.status == "inconclusive" else result.status
+            yield Finding(id=wanted.name, status=status, detail=f"{result.detail}; wanted: {result.wanted}")
+
+
+def _collectives(rank: RankObserved) -> int:
+    later = sum(group.number for record in rank.of(LaterCollectives) for group in record.groups)
+    return later + sum(1 for _ in rank.of(Collective)) + sum(1 for _ in rank.of(DdpForward))
+
+
+def elements(record: Collective) -> int:
+    """Return how many elements a collective moves: those of all ranks together for a gather, else those of one."""
+    own = sum(prod(shape) for shape in record.shapes)
+    return own * len(record.group) if "gather" in record.op else own
+
+
+def _counted(name: str, seen: int, good: bool, detail: str) -> Finding:
+    return _verdict(name, good, detail if seen else f"no {name}: is there still a script?")
+
+
+def _verdict(name: str, good: bool, detail: str) -> Finding:
+    return Finding(id=name, status="passed" if good else "failed", detail=detail)

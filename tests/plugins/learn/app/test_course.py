@@ -1,0 +1,81 @@
+"""The course that ships: solutions pass, delivered scripts fail for the reason that they name, and pages are short."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator, ValidationError
+from pydantic import BaseModel
+
+from compose_sim.errors import SpecError
+from compose_sim.plugins.learn.app.author import MOST_WORDS, begin_course, prove
+from compose_sim.plugins.learn.app.course_folder import PAGE, SOLUTION, TEMPLATES, read_course
+from compose_sim.plugins.learn.core.lesson import Course, Lesson
+from compose_sim.plugins.learn.core.outcome import Outcome
+
+COURSE = read_course()
+# One lesson of each kind, as proving all of them takes minutes: `composesim learn dev check` does.
+PROVED = ("02-samples", "08-hang", "10-node-loss", "12-fsdp")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", PROVED)
+def test_the_solution_passes_and_the_script_fails_for_the_named_reason(name: str) -> None:
+    proof = prove(COURSE.lessons[name])
+
+    assert proof.problems == ()
+    assert failed(proof.delivered)[0] == COURSE.lessons[name].lesson.fails
+
+
+def failed(outcome: Outcome) -> list[str]:
+    return [finding.id for finding in outcome.findings if finding.status == "failed"]
+
+
+@pytest.mark.parametrize("model", [Course, Lesson])
+def test_the_schemas_are_current(model: type[BaseModel], update_golden: bool) -> None:
+    """`pytest --update-golden` updates them."""
+    path = TEMPLATES / f"{model.__name__.lower()}.schema.json"
+    text = json.dumps(model.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    if update_golden:
+        path.write_text(text)
+
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("name", COURSE.lessons)
+def test_the_schema_accepts_the_lessons(name: str) -> None:
+    values = yaml.safe_load(COURSE.lessons[name].read("lesson.yaml"))
+    schema = json.loads((TEMPLATES / "lesson.schema.json").read_text())
+
+    Draft202012Validator(schema).validate(values)
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema).validate({**values, "hint": "one"})
+
+
+@pytest.mark.parametrize("name", COURSE.lessons)
+def test_a_page_is_one_screen_and_the_solution_differs_from_the_script(name: str) -> None:
+    lesson = COURSE.lessons[name]
+
+    assert len(lesson.read(PAGE).split()) <= MOST_WORDS
+    assert lesson.read(SOLUTION) != lesson.read("script.py")
+    assert "\nimport torch" in lesson.read("script.py")
+    compile(lesson.read("script.py"), name, "exec")
+
+
+def test_a_new_course_can_be_read_and_is_not_overwritten(tmp_path: Path) -> None:
+    begin_course(tmp_path)
+
+    assert [*read_course(tmp_path).lessons] == ["01-first"]
+    with pytest.raises(SpecError, match="already holds a course"):
+        begin_course(tmp_path)
+
+
+def test_a_lesson_without_its_solution_is_refused(tmp_path: Path) -> None:
+    begin_course(tmp_path)
+    (tmp_path / "lessons" / "01-first" / SOLUTION).unlink()
+
+    with pytest.raises(SpecError, match="'01-first' has no solution"):
+        read_course(tmp_path)

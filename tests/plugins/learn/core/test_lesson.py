@@ -1,0 +1,69 @@
+"""A lesson file is checked: wrong values are errors with file, line and key."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.errors import SpecError
+from compose_sim.plugins.learn.core.lesson import MetricBound, parse_lesson
+
+LESSON = """\
+title: T
+goal: G
+question: Q
+answer: A
+why: W
+hints: [one, two, three]
+pass:
+  steps: 4
+  checks: [set-epoch]
+  metrics:
+    total: {equals: 3}
+fails: set-epoch
+"""
+
+
+def test_requirements_are_in_the_order_of_judgment() -> None:
+    assert parse_lesson(LESSON, "lesson.yaml").requirements == ("run", "steps", "set-epoch", "total")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("checks: [set-epoch]", "checks: [set-epoc]", 9, "set-epoc"),
+        ("hints: [one, two, three]", "hints: [one, two]", 6, "hints"),
+        ("steps: 4", "step: 4", 8, "did you mean 'steps'"),
+        ("fails: set-epoch", "fails: hang", 1, "'hang' is not a requirement"),
+        ("{equals: 3}", "{}", 11, "one of equals, at_least and at_most"),
+        ("title: T\n", "", 1, "'title' is missing"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line(old: str, new: str, line: int, words: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parse_lesson(LESSON.replace(old, new), "lesson.yaml")
+
+    assert words in f"{error.value.message}{error.value.evidence}"
+    assert f"lesson.yaml, line {line}" in f"{error.value.message}{error.value.evidence}"
+
+
+def test_a_lesson_that_requires_nothing_is_refused() -> None:
+    text = LESSON.partition("pass:")[0] + "pass: {}\nfails: run\n"
+
+    with pytest.raises(SpecError, match="an empty script would pass"):
+        parse_lesson(text, "lesson.yaml")
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "holds"),
+    [
+        (MetricBound(equals=3), 3.0, True),
+        (MetricBound(equals=3), 3.1, False),
+        (MetricBound(equals=0), 0.0, True),
+        (MetricBound(at_least=2, at_most=3), 2.5, True),
+        (MetricBound(at_least=2, at_most=3), 3.5, False),
+        (MetricBound(at_least=2), float("nan"), False),
+        (MetricBound(equals=2), float("nan"), False),
+    ],
+)
+def test_bounds(bound: MetricBound, value: float, *, holds: bool) -> None:
+    assert bound.holds(value) == holds
