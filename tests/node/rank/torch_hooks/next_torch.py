@@ -30,8 +30,12 @@ def make(folder: Path, names: Collection[str]) -> Path:
     version.write_text(_with_version(r"^__version__ = .*", f"__version__ = '{VERSION}'", text))
     metadata = folder / f"torch-{VERSION}.dist-info"
     metadata.mkdir()
-    text = importlib.metadata.distribution("torch").read_text("METADATA") or ""
+    installed = importlib.metadata.distribution("torch")
+    text = installed.read_text("METADATA") or ""
     (metadata / "METADATA").write_text(_with_version(r"^Version: .*", f"Version: {VERSION}", text))
+    (metadata / "entry_points.txt").write_text(
+        installed.read_text("entry_points.txt") or ""
+    )  # since 2.15, the backends
     return folder
 
 
