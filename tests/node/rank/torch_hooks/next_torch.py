@@ -33,9 +33,8 @@ def make(folder: Path, names: Collection[str]) -> Path:
     installed = importlib.metadata.distribution("torch")
     text = installed.read_text("METADATA") or ""
     (metadata / "METADATA").write_text(_with_version(r"^Version: .*", f"Version: {VERSION}", text))
-    (metadata / "entry_points.txt").write_text(
-        installed.read_text("entry_points.txt") or ""
-    )  # since 2.15, the backends
+    # Since torch 2.15, they name its backends.
+    (metadata / "entry_points.txt").write_text(installed.read_text("entry_points.txt") or "")
     return folder
 
 
