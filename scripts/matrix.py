@@ -29,13 +29,12 @@ TIER = "matrix and not docker and not gpu and not slurm and not recipes"  # what
 TEST_TIMEOUT_S = 900
 _VERSION = re.compile(r"(?:torch==)?([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+]*)")
 _ABOUT = """
-import importlib.metadata, importlib.util, json, platform, sys
-def version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-print(platform.python_version(), version("torch").partition("+")[0] or "-", bool(importlib.util.find_spec("compose_sim")))
+import importlib.metadata, platform
+try:
+    torch = importlib.metadata.version("torch").partition("+")[0]
+except importlib.metadata.PackageNotFoundError:
+    torch = "-"
+print(platform.python_version(), torch)
 """
 
 
@@ -67,25 +66,28 @@ class Environment:
         if not Path(self.python).exists():
             self.home.mkdir(parents=True, exist_ok=True)
             _call(self.interpreter, "-m", "venv", "--clear", str(self.path))
-        _, torch, has_project = self.about()
+        _, torch = self.about()
+        if self.path.is_symlink():  # somebody works with it: nothing is installed; PYTHONPATH names this checkout
+            if torch != self.torch:
+                raise MatrixError(f"{self.path} is a link to an environment with torch {torch}, not {self.torch}")
+            return
         if torch == self.torch and stamp.exists() and stamp.read_text() == wanted:
             return
         self.pip("--quiet", "--require-hashes", "--requirement", str(LOCK))
         if torch != self.torch:
             index = os.environ.get("TORCH_INDEX")
             self.pip(f"torch=={self.torch}", *(("--extra-index-url", index) if index else ()))
-        if stamp.exists() or not has_project:  # one that was made elsewhere runs this checkout too, by PYTHONPATH
-            self.pip("--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        self.pip("--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
         stamp.write_text(wanted)
 
     def pip(self, *words: str) -> None:
         """Install packages."""
         _call(self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *words)
 
-    def about(self) -> tuple[str, str, bool]:
-        """Return the version of Python, that of torch ("-" for none), and whether the project is installed."""
-        words = _output(self.python, "-I", "-W", "ignore", "-c", _ABOUT).split()
-        return words[0], words[1], words[2] == "True"
+    def about(self) -> tuple[str, str]:
+        """Return the version of Python and that of torch ("-" for none)."""
+        python, torch = _output(self.python, "-I", "-W", "ignore", "-c", _ABOUT).split()
+        return python, torch
 
     def variables(self) -> dict[str, str]:
         """Return the variables of an active environment: nodes run the Python of `VIRTUAL_ENV`, which may be another here."""

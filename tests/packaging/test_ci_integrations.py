@@ -152,7 +152,7 @@ def test_only_the_job_that_publishes_gets_a_token_of_the_package_index() -> None
 def test_a_tag_that_is_not_signed_or_of_another_version_is_not_released(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "compose_sim").mkdir()
-    (tmp_path / "compose_sim/__init__.py").write_text('__version__ = "1.2.3"\n')
+    (tmp_path / "compose_sim/version.py").write_text('__version__ = "1.2.3"\n')
 
     def release(tag: str, changes: str) -> str:
         (tmp_path / "CHANGELOG.md").write_text(changes)

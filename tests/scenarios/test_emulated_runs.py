@@ -105,21 +105,22 @@ def test_a_script_for_cuda_resumes_from_its_checkpoint(project: Project) -> None
     for epochs in ("1", "3"):
         resume = ("--resume", "checkpoint.pth.tar") if epochs == "3" else ()
         words = (str(SCRIPTS / "images.py"), "--epochs", epochs, *resume)
-        assert_it_trained(project.run(*UP, "--name", f"resume-{epochs}", *words))
+        assert_it_trained(project.run(*UP, "--name", project.named(f"resume-{epochs}"), *words))
 
 
 def test_weights_are_those_of_the_script_on_the_cpu(project: Project) -> None:
     """Without a request there is no GPU; if GPUs are emulated, the node says so."""
     script = project.write("train.py", TRAINING)
+    runs = {gpus: project.named(f"run-{gpus}") for gpus in ("emulated", "none")}
     weights = {}
-    for gpus in ("emulated", "none"):
-        outcome = project.run(*UP, "--gpus", gpus, "--name", f"run-{gpus}", script)
+    for gpus, run in runs.items():
+        outcome = project.run(*UP, "--gpus", gpus, "--name", run, script)
         assert outcome.status == 0, outcome.report["cause"]
-        weights[gpus] = (project.folder / f".composesim/runs/run-{gpus}/shared/weights").read_text().split()
+        weights[gpus] = (project.folder / f".composesim/runs/{run}/shared/weights").read_text().split()
 
     assert [weights["emulated"][0], weights["none"][0]] == ["cuda", "cpu"]
     assert weights["emulated"][1] == weights["none"][1]
-    said, silent = (project.folder / f".composesim/runs/run-{gpus}/logs/node-0.log" for gpus in weights)
+    said, silent = (project.folder / f".composesim/runs/{run}/logs/node-0.log" for run in runs.values())
     assert "CUDA emulated on the CPU: 2 devices" in said.read_text().splitlines()[0]
     assert not silent.exists()
 

@@ -56,10 +56,11 @@ def test_a_disk_that_is_too_small_is_named(project: Project) -> None:
 
 @as_root
 def test_a_run_that_fills_the_disk_gets_its_verdict_printed(project: Project) -> None:
+    run = project.named("full")
     with mounted(project.folder, "-t", "tmpfs", "-o", "size=8m", "none"):
-        outcome = project.run(*UP, "--name", "full", "--json", project.write("train.py", FILLS))
+        outcome = project.run(*UP, "--name", run, "--json", project.write("train.py", FILLS))
         is_full = os.statvfs(project.folder).f_bavail == 0
-        is_written = (project.folder / ".composesim/runs/full/report.json").exists()
+        is_written = (project.folder / f".composesim/runs/{run}/report.json").exists()
 
     assert is_full
     assert not is_written

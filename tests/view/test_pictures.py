@@ -62,6 +62,6 @@ def test_the_picture_of_a_terminal_shows_what_the_command_prints(tmp_path: Path)
 
 
 def _without_figures(text: str) -> str:
-    """Return what is the same in every run: neither numbers, nor the digest of an image, nor whether a rank was slower than others."""
-    text = re.sub(r"slowestrank.*?\)(?=look)", "", re.sub(r"\([0-9a-f]{12}\)", "", text))
+    """Return what is the same in every run: no numbers, no digest of an image, no build of torch, no slowest rank."""
+    text = re.sub(r"slowestrank.*?\)(?=look)", "", re.sub(r"\([0-9a-f]{12}\)|\+(cpu|cu\d+)", "", text))
     return re.sub(r"\d[\d.]*([KMG]iB|B)?", "#", text)

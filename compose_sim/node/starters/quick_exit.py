@@ -42,9 +42,8 @@ def prepared() -> Iterator[None]:
 
 def _keep(names: list[str]) -> None:
     """Hide modules from the interpreter, which sets every variable of those that it knows to None."""
-    if (
-        "triton._C.libtriton" in sys.modules
-    ):  # else it would print a list of its objects that torch's modules still refer to
+    # Triton prints a list of its objects that are still alive at the end, and torch's modules refer to some.
+    if "triton._C.libtriton" in sys.modules:
         gc.unfreeze()
         return
     if gc.isenabled():

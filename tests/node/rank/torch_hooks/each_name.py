@@ -1,7 +1,7 @@
 """
 Rename each private name of torch alone, train with the result, and print the outcome.
 
-`python -m tests.node.rank.torch_hooks.each_name` takes half an hour on two cores; `test_next_torch.py` renames the names in groups.
+`python -m tests.node.rank.torch_hooks.each_name` starts a run for each name; `test_next_torch.py` renames the names in groups.
 A rank must end as before, or with an error that is known to be the emulation's.
 """
 

@@ -30,8 +30,11 @@ def make(folder: Path, names: Collection[str]) -> Path:
     version.write_text(_with_version(r"^__version__ = .*", f"__version__ = '{VERSION}'", text))
     metadata = folder / f"torch-{VERSION}.dist-info"
     metadata.mkdir()
-    text = importlib.metadata.distribution("torch").read_text("METADATA") or ""
+    installed = importlib.metadata.distribution("torch")
+    text = installed.read_text("METADATA") or ""
     (metadata / "METADATA").write_text(_with_version(r"^Version: .*", f"Version: {VERSION}", text))
+    # Since torch 2.15, they name its backends.
+    (metadata / "entry_points.txt").write_text(installed.read_text("entry_points.txt") or "")
     return folder
 
 
