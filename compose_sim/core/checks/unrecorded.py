@@ -5,51 +5,97 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records import KINDS
+from compose_sim.node.records.data import (
+    Batch,
+    EpochProgress,
+    Join,
+    LoaderInfo,
+    LoaderRanks,
+    RandomDraws,
+    TrainingForward,
+)
+from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, TrainerLibraries, VariableSet
+from compose_sim.node.records.gradients import DetachedInLoss, ParameterNames, SketchedStep, SketchedTensors
+from compose_sim.node.records.models import (
+    DdpModel,
+    EvaluatedModel,
+    LocalBatchNorm,
+    LossValue,
+    OptimizerStep,
+    RepeatedPass,
+    RunningStatistics,
+    TensorHashes,
+    TensorTable,
+    UnusedParameters,
+    WeightsBeforeWrapping,
+)
+from compose_sim.node.records.precautions import Clip, LoadedElsewhere, LoadedState, ReplicatedTensor, ShardScaling
+from compose_sim.node.records.process_groups import (
+    Collective,
+    CollectiveFailed,
+    DdpForward,
+    InitProcessGroup,
+    LaterCollectives,
+    ProcessGroup,
+    UntrackedWait,
+)
 from compose_sim.node.records.record import Record
-from compose_sim.node.records.script import FeatureOff
+from compose_sim.node.records.replays import (
+    RecordedModels,
+    RecordedStep,
+    RecordingStopped,
+    ReplayedStep,
+    ReplayEnd,
+    ReplayFailed,
+    ReplayMisaligned,
+)
+from compose_sim.node.records.script import FeatureOff, RaisedAfterTraining, ScriptEnd
+from compose_sim.node.records.timings import StepTimes
 
-_BY_NAME = {kind.__name__: kind for kind in KINDS.values()}
-_LOADED = "LoaderInfo EpochProgress Batch LoaderRanks "
-_REPLAYED = "RecordedModels RecordedStep RecordingStopped ReplayedStep ReplayEnd ReplayFailed ReplayMisaligned "
-_COUNTED = "ScriptEnd FileUse "  # they hold the number of steps and of synchronizations so far
-_HASHED = "OptimizerStep TensorTable TensorHashes "
-
-
-def _kinds(names: str) -> tuple[type[Record], ...]:
-    return tuple(_BY_NAME[name] for name in names.split())
-
+_Kinds = tuple[type[Record], ...]
+_LOADED: _Kinds = (LoaderInfo, EpochProgress, Batch, LoaderRanks)
+_REPLAYED: _Kinds = (
+    RecordedModels,
+    RecordedStep,
+    RecordingStopped,
+    ReplayedStep,
+    ReplayEnd,
+    ReplayFailed,
+    ReplayMisaligned,
+)
+_COUNTED: _Kinds = (ScriptEnd, FileUse)  # they hold the number of steps and of synchronizations so far
+_HASHED: _Kinds = (OptimizerStep, TensorTable, TensorHashes)
 
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
-DEPENDING: Mapping[str, tuple[type[Record], ...]] = {
-    "checkpoints": _kinds("LoadedState LoadedElsewhere StepTimes"),
-    "clipping": _kinds("Clip ShardScaling"),
-    "collectives": _kinds(_COUNTED + "Collective CollectiveFailed LaterCollectives UntrackedWait DetachedInLoss"),
-    "devices": _kinds("DeviceChosen"),
-    "endings": _kinds("RaisedAfterTraining"),
-    "evaluations": _kinds("EvaluatedModel WeightsBeforeWrapping"),
-    "files": _kinds("FileUse VariableSet UntrackedWait"),
-    "gathers": _kinds("DetachedInLoss"),
-    "gradients": _kinds("UnusedParameters OptimizerStep"),
-    "groups": _kinds("InitProcessGroup ProcessGroup TrainerLibraries"),
-    "horovod": _kinds(_COUNTED + "Collective InitProcessGroup ProcessGroup"),
-    "loaders": _kinds(_LOADED + _REPLAYED + "Join RandomDraws TrainingForward"),
-    "losses": _kinds("LossValue"),
-    "messages": _kinds("UntrackedWait"),
-    "models": _kinds(_COUNTED + _HASHED + "DdpModel DdpForward UnusedParameters LocalBatchNorm"),
-    "optimizers": _kinds(_COUNTED + _HASHED + "SketchedTensors SketchedStep"),
-    "paddle": _kinds(_COUNTED + "Collective InitProcessGroup ProcessGroup OptimizerStep"),
-    "parameter_names": _kinds("ParameterNames"),
-    "randomness": _kinds("RandomDraws TrainingForward LoaderRanks"),
-    "recording": _kinds(_REPLAYED),
-    "repeats": _kinds("RepeatedPass"),
-    "replay": _kinds(_REPLAYED),
-    "replaying": _kinds(_REPLAYED),
-    "replicated": _kinds("ReplicatedTensor"),
-    "running_statistics": _kinds("RunningStatistics"),
-    "sketches": _kinds("SketchedTensors SketchedStep WeightsBeforeWrapping ParameterNames"),
-    "states": _kinds("TensorTable TensorHashes"),
-    "timings": _kinds("StepTimes"),
+DEPENDING: Mapping[str, _Kinds] = {
+    "checkpoints": (LoadedState, LoadedElsewhere, StepTimes),
+    "clipping": (Clip, ShardScaling),
+    "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
+    "devices": (DeviceChosen,),
+    "endings": (RaisedAfterTraining,),
+    "evaluations": (EvaluatedModel, WeightsBeforeWrapping),
+    "files": (FileUse, VariableSet, UntrackedWait),
+    "gathers": (DetachedInLoss,),
+    "gradients": (UnusedParameters, OptimizerStep),
+    "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
+    "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
+    "loaders": (Join, RandomDraws, TrainingForward, *_LOADED, *_REPLAYED),
+    "losses": (LossValue,),
+    "messages": (UntrackedWait,),
+    "models": (DdpModel, DdpForward, UnusedParameters, LocalBatchNorm, *_COUNTED, *_HASHED),
+    "optimizers": (SketchedTensors, SketchedStep, *_COUNTED, *_HASHED),
+    "paddle": (Collective, InitProcessGroup, ProcessGroup, OptimizerStep, *_COUNTED),
+    "parameter_names": (ParameterNames,),
+    "randomness": (RandomDraws, TrainingForward, LoaderRanks),
+    "recording": _REPLAYED,
+    "repeats": (RepeatedPass,),
+    "replay": _REPLAYED,
+    "replaying": _REPLAYED,
+    "replicated": (ReplicatedTensor,),
+    "running_statistics": (RunningStatistics,),
+    "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),
+    "states": (TensorTable, TensorHashes),
+    "timings": (StepTimes,),
 }
 
 
