@@ -61,7 +61,7 @@ class Point:
         self._functions: list[_Function] = []
 
     def subscribe(self, function: _Subscriber, *, in_children: bool = False) -> _Subscriber:
-        """TorchCall `function(context, call)` at each call of these functions in the rank, from when torch has been imported."""
+        """Call `function(context, call)` at each call of these functions in the rank, from when torch has been imported."""
         found = _Subscription(function.__module__, feature_of(function.__module__), function, in_children)
         _keep_compiler_out()
         self.subscriptions.insert(0, found)
@@ -265,7 +265,7 @@ class Hook:
         self._run: Callable[..., Any] = self._call
 
     def subscribe(self, function: Callable[..., Any]) -> None:
-        """TorchCall `function(context, …)` with what torch passes to the hook; what it returns goes to torch."""
+        """Call `function(context, …)` with what torch passes to the hook; what it returns goes to torch."""
         self._subscriptions.append(function)
         after_import(self._module, self._begin, feature_of(function.__module__))
 
