@@ -11,8 +11,8 @@ from compose_sim.app.listener import Listener
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios import Player
+from compose_sim.core.state.fault_attribution import newly_recovered
 from compose_sim.core.state.fold import fold_events
-from compose_sim.core.state.recovery import newly_recovered
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.units import format_seconds
 from compose_sim.core.verdict.hang import find_hang

@@ -62,7 +62,7 @@ class Session:
         self.request = request
         self.name = name or new_name(request.spec)
         self._folder = folder or runs_folder(request.folder) / self.name
-        self.marks: dict[str, float] = {}  # phase of `core/state/phases.py` -> when it ended, on the monotonic clock
+        self.marks: dict[str, float] = {}  # phase of `core/state/progress.py` -> when it ended, on the monotonic clock
         self.mark("Python and imports")
         self.was_interrupted = False  # whether Ctrl-C or SIGTERM ended the run
         self._portable = portable

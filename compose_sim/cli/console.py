@@ -41,7 +41,7 @@ def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
     if in_github_job():
         import secrets
 
-        from compose_sim.core.report.github import without_commands  # imports the report: too slow for `--help`
+        from compose_sim.core.report.ci import without_commands  # imports the report: too slow for `--help`
 
         text = without_commands(text, token=secrets.token_hex(16))
     try:

@@ -11,9 +11,9 @@ from typing import Any
 
 from compose_sim.core.events.events import READ_FROM_LOGS, Event
 from compose_sim.core.json_values import to_json
-from compose_sim.core.report.rank_times import rank_times, straggler_line
+from compose_sim.core.report.bottleneck import rank_times, straggler_line
 from compose_sim.core.report.report import Report
-from compose_sim.core.state.rank_places import is_on
+from compose_sim.core.state.state import is_on
 from compose_sim.core.state.timeline import Message as Sent
 from compose_sim.core.state.timeline import Timeline
 from compose_sim.core.view.current import current_waits

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compose_sim.cli.console import echo, echo_workflow_command, line_of_node, node_prefix, print_json, say
-from compose_sim.core.report.github import workflow_commands
+from compose_sim.core.report.ci import workflow_commands
 from tests.audit.readers import control_characters, workflow_commands_in
 from tests.builders import a_report
-from tests.core.report.test_junit import a_cause
+from tests.core.report.test_ci import a_cause
 
 HOSTILE = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x1b[31mred\x9b31m\ud800 kept\r\n"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.report.places import Place
-from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Report
+from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Place, Report
 from tests.builders import a_report
 from tests.view.browser import CHROMIUM, Tab, a_tab
 from tests.view.test_browser import a_page

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.report.places import Place
-from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Report
+from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Place, Report
 from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import PageFold
 from compose_sim.view.document import report_page

@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.report.places import Place
-from compose_sim.core.report.report import CheckResult
+from compose_sim.core.report.report import CheckResult, Place
 from compose_sim.core.view.page import PageFold
 from compose_sim.view.document import report_page
 from compose_sim.view.reader import read_sources

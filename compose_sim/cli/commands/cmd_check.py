@@ -28,7 +28,7 @@ from compose_sim.cli.views.report import (
     unjudged_text,
     verdict_text,
 )
-from compose_sim.core.report.github import summary, workflow_commands
+from compose_sim.core.report.ci import summary, workflow_commands
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.check_ids import known_check
 

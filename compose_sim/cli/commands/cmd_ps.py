@@ -14,7 +14,7 @@ import click
 from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.run_lookup import find_statuses, json_option
 from compose_sim.cli.views.service_links import links_of, published_by
-from compose_sim.core.state.node_phase import wished
+from compose_sim.core.state.progress import wished
 from compose_sim.engine.host.answers import home_folder
 from compose_sim.engine.lifetime.orphans import state_of
 from compose_sim.engine.protocol import NodeStatus

@@ -99,7 +99,7 @@ def _run_detached(session: Session, *, as_json: bool, junit: Path | None, view: 
 
 def _print_phases(session: Session) -> None:
     """Print a row for each phase of a session that has ended."""
-    from compose_sim.core.state.phases import phases_of
+    from compose_sim.core.state.progress import phases_of
     from compose_sim.engine.host.process_start import seconds_since_start
     from compose_sim.engine.run_folder.check_inputs import read_events  # with all checks
 

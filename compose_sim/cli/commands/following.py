@@ -146,7 +146,7 @@ def _watch_usage(folder: RunFolder, *, as_json: bool) -> None:
 
 
 def _print_usage(folder: RunFolder, state: ClusterState, *, as_json: bool) -> None:
-    from compose_sim.core.report.usage_table import usage_table, usage_values
+    from compose_sim.core.report.make_report import usage_table, usage_values
 
     if as_json:
         print_json({"schema_version": 1, "run": folder.name, "t": state.last_t, "nodes": usage_values(state)})

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import PurePath
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.report.history import recovery_reports
+from compose_sim.core.report.make_report import recovery_reports
 from compose_sim.core.report.report import FaultReport, RecoveryReport, Report
 from compose_sim.core.state.fault_attribution import is_due_back
 from compose_sim.core.state.state import ClusterState

@@ -81,7 +81,7 @@ class PlainListener:
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Print log lines in one write, and each milestone once. From the first call on, all nodes have been started and links work."""
         from compose_sim.cli.views.faults import event_line, waiting_line
-        from compose_sim.core.state.awaited import awaited
+        from compose_sim.core.state.progress import awaited
 
         for line in links_of(self._folder) if self._folder else ():
             self.progress(line)
@@ -229,7 +229,7 @@ def listening(plan: Plan, *, quiet: bool, folder: RunFolder | None = None) -> It
 def _status(state: ClusterState) -> Table:
     from rich.table import Table
 
-    from compose_sim.core.state.node_phase import phase_of
+    from compose_sim.core.state.progress import phase_of
 
     table = Table.grid(padding=(0, 2))
     nodes = list(state.nodes.values())

@@ -56,7 +56,7 @@ def write_page(path: Path, folder: RunFolder) -> int:
 
 def write_junit(path: Path, report: Report) -> int:
     """Write a report as JUnit XML, and return as `write_page`."""
-    from compose_sim.core.report.junit import junit
+    from compose_sim.core.report.ci import junit
 
     return _written(path, "--junit", junit(report))
 

@@ -14,7 +14,7 @@ from compose_sim.cli.views.checks import print_checks, print_expectations
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_errors import explain
 from compose_sim.core.plan.model import REQUESTED
-from compose_sim.core.report.rank_times import straggler_line
+from compose_sim.core.report.bottleneck import straggler_line
 from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Report, Timings
 from compose_sim.core.units import format_bytes, format_count, format_seconds
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.places import Place as ReportPlace
 from compose_sim.core.report.report import Cause, CheckResult
+from compose_sim.core.report.report import Place as ReportPlace
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.record import Place

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from compose_sim.core.report.places import Hint, Place
+from compose_sim.core.report.report import Hint, Place
 
 _COLLECTIVES = re.compile(
     r"all_reduce|all_gather(_into_tensor|_object)?|all_to_all(_single)?|barrier|broadcast(_object_list)?|gather(_object)?"

@@ -1,18 +1,33 @@
-"""Make the report of a run from the plan and the last state. Every command gets the report from here, even after a crash."""
+"""Make the report of a run from the plan and the last state, and the table of `composesim stats`.
+
+Every command gets the report from here, even after a crash.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.host.torch_versions import torch_range
 from compose_sim.core.plan.model import Plan, PlannedNode
-from compose_sim.core.report.bottleneck import Bottleneck, find_bottleneck
-from compose_sim.core.report.history import fault_reports, recovery_reports, round_reports, seconds_between
+from compose_sim.core.report.bottleneck import Bottleneck, RankTimes, data_share, find_bottleneck
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
-from compose_sim.core.report.rank_times import RankTimes, data_share
-from compose_sim.core.report.report import Cause, DriverReport, NodeReport, Report, TestedRange, Timings
+from compose_sim.core.report.report import (
+    Cause,
+    DriverReport,
+    FaultReport,
+    NodeReport,
+    RecoveryReport,
+    Report,
+    RoundReport,
+    TestedRange,
+    Timings,
+)
 from compose_sim.core.report.service_links import published_services
-from compose_sim.core.state.state import ClusterState, Failure
+from compose_sim.core.state.progress import phase_of
+from compose_sim.core.state.state import ClusterState, Failure, NodeState
+from compose_sim.core.units import format_bytes, format_seconds
 from compose_sim.core.verdict.verdict import judge
 
 
@@ -119,3 +134,122 @@ def _timings(state: ClusterState) -> Timings:
         first_step_s=seconds_between(start, state.first_step_at),
         total_s=seconds_between(start, state.last_t),
     )
+
+
+def fault_reports(state: ClusterState) -> tuple[FaultReport, ...]:
+    """Return the faults in the order in which they were injected."""
+    recovered = {recovery.fault: recovery for recovery in state.recoveries}
+    reports = []
+    for fault in state.faults.values():
+        recovery = recovered.get(fault.id)
+        reports.append(
+            FaultReport(
+                id=fault.id,
+                kind=fault.kind,
+                nodes=fault.nodes,
+                rank=fault.rank,
+                text=fault.text,
+                for_s=fault.for_s,
+                begun_s=seconds_between(state.started_at, fault.begun_at),
+                healed_s=seconds_between(state.started_at, fault.healed_at),
+                recovered_s=recovery.seconds if recovery else None,
+                steps_lost=recovery.steps_lost if recovery else None,
+                back_s=seconds_between(fault.begun_at, _back_at(state, fault)),
+            )
+        )
+    return tuple(reports)
+
+
+def round_reports(state: ClusterState) -> tuple[RoundReport, ...]:
+    """Return the rounds in order."""
+    return tuple(
+        RoundReport(
+            generation=each.generation,
+            world_size=each.world_size,
+            nodes=each.nodes,
+            began_s=seconds_between(state.started_at, each.began_at),
+        )
+        for each in state.rounds
+    )
+
+
+def recovery_reports(state: ClusterState) -> tuple[RecoveryReport, ...]:
+    """Return the losses after which training continued, each with the nodes of the round in which it did."""
+    nodes = {each.generation: each.nodes for each in state.rounds}
+    return tuple(
+        RecoveryReport(
+            fault=each.fault,
+            cause=each.cause,
+            seconds=each.seconds,
+            world_size=each.world_size,
+            nodes=nodes.get(each.generation, ()) if each.generation is not None else (),
+            steps_lost=each.steps_lost,
+        )
+        for each in state.recoveries
+    )
+
+
+def seconds_between(start: float | None, moment: float | None) -> float | None:
+    """Return the seconds from one moment to another; None if either did not happen."""
+    return round(moment - start, 3) if moment is not None and start is not None else None
+
+
+def _back_at(state: ClusterState, fault: FaultRecord) -> float | None:
+    """Return when the nodes that a fault removed took part again; None if it removed none or they did not."""
+    lost = set(fault.loses)
+    without = next(
+        (each for each in state.rounds if each.began_at >= fault.begun_at and not lost <= set(each.nodes)), None
+    )
+    if not lost or without is None:
+        return None
+    later = (each for each in state.rounds if each.began_at > without.began_at and lost <= set(each.nodes))
+    return next((each.began_at for each in later), None)
+
+
+HEADER = ("node", "state", "CPU", "CPU time", "memory", "of", "peak", "received", "sent")
+GPU_HEADER = ("GPU", "GPU memory")  # of whole GPUs, including other users
+_UNKNOWN = "–"
+_SIZES = ("memory_bytes", "memory_limit_bytes", "peak_memory_bytes", "received_bytes", "sent_bytes")
+_AS_MEASURED = (*_SIZES, "gpu_use", "gpu_memory_bytes", "peak_gpu_memory_bytes")
+_OF_NOW = ("memory_bytes", "gpu_use", "gpu_memory_bytes")  # unknown once the node has gone
+
+
+def usage_table(state: ClusterState) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and one row per node; the columns for GPUs only if any node has one."""
+    has_gpus = any(node.usage and node.usage.gpu_memory_bytes is not None for node in state.nodes.values())
+    rows = [_row(node, phase_of(state, node.name), with_gpus=has_gpus) for node in state.nodes.values()]
+    return HEADER + (GPU_HEADER if has_gpus else ()), rows
+
+
+def usage_values(state: ClusterState) -> list[dict[str, Any]]:
+    """Return the same as JSON values; sizes are in bytes, and unknown values are null."""
+    return [_values(node, phase_of(state, node.name)) for node in state.nodes.values()]
+
+
+def _row(node: NodeState, phase: str, *, with_gpus: bool) -> tuple[str, ...]:
+    values = _values(node, phase)
+    use, gpu_memory = values["gpu_use"], values["gpu_memory_bytes"]
+    gpus = (
+        _UNKNOWN if use is None else f"{use:.0%}",
+        _UNKNOWN if gpu_memory is None else format_bytes(gpu_memory),
+    )
+    cpus, seconds = values["cpus"], values["cpu_seconds"]
+    return (
+        node.name,
+        phase,
+        _UNKNOWN if cpus is None else f"{cpus:.0%}",
+        _UNKNOWN if seconds is None else format_seconds(seconds),
+        *(_UNKNOWN if values[key] is None else format_bytes(values[key]) for key in _SIZES),
+        *(gpus if with_gpus else ()),
+    )
+
+
+def _values(node: NodeState, phase: str) -> dict[str, Any]:
+    usage, now = node.usage, None if node.is_gone else node.usage
+    return {
+        "node": node.name,
+        "state": phase,
+        "cpus": round(now.cpus, 3) if now and now.cpus is not None else None,
+        "cpu_seconds": round(usage.cpu_seconds, 2) if usage else None,
+        **{name: getattr(now if name in _OF_NOW else usage, name, None) for name in _AS_MEASURED},
+    }

@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal
 
 from compose_sim.core.json_values import from_json, to_json
 from compose_sim.core.plan.model import Choice
-from compose_sim.core.report.bottleneck import Bottleneck
+from compose_sim.core.report.bottleneck import Bottleneck, RankTimes
 from compose_sim.core.report.horovod_timeline import HorovodTimeline
-from compose_sim.core.report.places import Hint, Place
-from compose_sim.core.report.rank_times import RankTimes
 from compose_sim.core.report.service_links import PublishedService
 from compose_sim.core.verdict.verdict import VerdictWord
 
@@ -22,6 +20,25 @@ SCHEMA_VERSION = 1
 CheckStatus = Literal["passed", "failed", "warned", "not-applicable"]
 TestedRange = Literal["tested", "older", "newer"]
 ExpectationStatus = Literal["passed", "failed", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of the user's code."""
+
+    file: Annotated[str, "The path as the ranks saw it"]
+    line: Annotated[int | None, "Counted from 1"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """A line that is often wrong in distributed scripts, found in the source before the run; never a failure."""
+
+    place: Annotated[Place, "The line to look at"]
+    text: Annotated[str, "Why"]
+
+    def __str__(self) -> str:
+        return f"{self.place.file}, line {self.place.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

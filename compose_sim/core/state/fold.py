@@ -1,6 +1,6 @@
 """Fold events into the state of a run, with one function per kind of event.
 
-This module handles the events of the whole run; `fold_nodes`, `fold_ranks` and `fold_interventions` handle the others.
+This module handles the events of the whole run, of its driver and of interventions; `fold_nodes` and `fold_ranks` handle the others.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import groupby
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.faults.record import FaultRecord, record_of_event
 from compose_sim.core.plan.model import DRIVER, Plan
-from compose_sim.core.state import fold_driver, fold_interventions, fold_nodes, fold_ranks
-from compose_sim.core.state.rank_places import speaks_for_another
-from compose_sim.core.state.state import ClusterState, Failure, initial_state
+from compose_sim.core.state import fold_nodes, fold_ranks
+from compose_sim.core.state.fold_ranks import new_numbers
+from compose_sim.core.state.state import ClusterState, Failure, Recovery, initial_state, speaks_for_another
 
 # When a line was printed is an estimate, and another one if the log is read again.
 _OF_LINES = ("log", "metric", "numbers")
@@ -64,7 +65,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
         return replace(state, is_judged=True, last_t=event.data.get("last_t") or state.last_t)
     if event.t > state.last_t and event.kind not in _OF_LINES and not state.is_judged:
         state = replace(state, last_t=event.t)
-    handlers = fold_driver.HANDLERS if event.node == DRIVER else _HANDLERS
+    handlers = _OF_DRIVER if event.node == DRIVER else _HANDLERS
     handler = handlers.get(event.kind)
     return handler(state, event) if handler and not speaks_for_another(state, event) else state
 
@@ -100,7 +101,7 @@ def _on_ended(state: ClusterState, event: Event) -> ClusterState:
     passed = bool(event.data.get("passed"))
     reason = state.ended_because if passed else str(event.data.get("reason", ""))
     if state.driver:
-        state = fold_driver.on_ended(state, event)
+        state = _on_driver_ended(state, event)
     return replace(state, outcome=passed, outcome_at=event.t, ended_because=reason)
 
 
@@ -118,6 +119,98 @@ def _failure_of(event: Event, kind: str) -> Failure:
     return Failure(t=event.t, kind=kind, node=event.node, rank=event.rank, message=message, traceback=traceback)
 
 
+def _on_ready(state: ClusterState, event: Event) -> ClusterState:
+    """The framework reports that all nodes are there."""
+    if not state.driver or state.driver.ready_at is not None:
+        return state
+    return replace(state, driver=replace(state.driver, phase="running", ready_at=event.t, facts=event.data))
+
+
+def _on_driver_ended(state: ClusterState, event: Event) -> ClusterState:
+    """The master reports how the driver ended. If the driver raised an exception, that is the cause."""
+    code = event.data.get("exit_code")
+    if not state.driver or not isinstance(code, int):
+        return state
+    raised = state.driver.exception
+    state = replace(state, driver=replace(state.driver, phase="ended", exit_code=code))
+    if code == 0:
+        return state
+    meaning = state.exit_codes.get(str(code), "")
+    message = str(event.data.get("reason", "")) + (f": {meaning}" if meaning else "")
+    failure = raised or Failure(t=event.t, kind="signal" if code < 0 else "exit", node=DRIVER, message=message)
+    return replace(state, failures=(*state.failures, failure))
+
+
+def _on_driver_exception(state: ClusterState, event: Event) -> ClusterState:
+    kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
+    text = ": ".join(part for part in (kind, message) if part)
+    hint = str(event.data.get("hint", ""))  # if the driver knows a remedy
+    traceback = str(event.data.get("traceback", "")) or (f"Try: {hint}" if hint else "")
+    failure = Failure(t=event.t, kind="exception", node=DRIVER, message=text, traceback=traceback)
+    return replace(state, driver=replace(state.driver, exception=failure)) if state.driver else state
+
+
+def _on_driver_metric(state: ClusterState, event: Event) -> ClusterState:
+    step = event.data.get("step")
+    first = event.t if state.first_step_at is None else min(state.first_step_at, event.t)
+    driver = replace(state.driver, step=step) if state.driver else None
+    return replace(state.with_metrics(event.data), first_step_at=first, driver=driver)
+
+
+def _on_driver_numbers(state: ClusterState, event: Event) -> ClusterState:
+    return state.with_metrics(new_numbers(event, state.metrics))
+
+
+def _on_fault(state: ClusterState, event: Event) -> ClusterState:
+    """`begun` is written just before the first action, `done` after the last."""
+    fault = record_of_event(event)
+    known = state.faults.get(fault.id)
+    if known:
+        done_at = event.t if event.data.get("phase") == "done" else known.done_at
+        fault = replace(known, begun_at=min(known.begun_at, event.t), done_at=done_at)
+    return _with_fault(state, fault)
+
+
+def _on_heal(state: ClusterState, event: Event) -> ClusterState:
+    fault = state.faults.get(str(event.data.get("id", "")))
+    if not fault:
+        return state
+    done = event.data.get("phase") == "done"
+    begun_at = event.t if fault.heal_begun_at is None else min(fault.heal_begun_at, event.t)
+    return _with_fault(state, replace(fault, heal_begun_at=begun_at, healed_at=event.t if done else fault.healed_at))
+
+
+def _with_fault(state: ClusterState, fault: FaultRecord) -> ClusterState:
+    return replace(state, faults={**state.faults, fault.id: fault})
+
+
+def _on_refused(state: ClusterState, event: Event) -> ClusterState:
+    """Forget the fault: it was rolled back."""
+    faults = {name: fault for name, fault in state.faults.items() if name != event.data.get("id")}
+    return replace(state, faults=faults)
+
+
+def _on_link(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, links=tuple(event.data.get("links") or ()))
+
+
+def _on_scale(state: ClusterState, event: Event) -> ClusterState:
+    return replace(state, wanted=tuple(event.data.get("names") or ()), wanted_at=event.t)
+
+
+def _on_recovered(state: ClusterState, event: Event) -> ClusterState:
+    data = event.data
+    recovery = Recovery(
+        fault=data.get("id"),
+        cause=str(data.get("cause", "")),
+        seconds=float(data.get("seconds") or 0.0),
+        world_size=int(data.get("world_size") or 0),
+        steps_lost=data.get("steps_lost"),
+        generation=data.get("generation"),
+    )
+    return replace(state, recoveries=(*state.recoveries, recovery))
+
+
 _FROM_LOST_NODES = ("failure", "engine")  # why composesim stops a run whose engine ends its nodes one after another
 _FOLDS_OF_LINES: Mapping[str, Callable[[ClusterState, Sequence[Event]], ClusterState]] = {
     "metric": fold_ranks.fold_metrics,
@@ -130,9 +223,19 @@ _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "note": _on_note,
     "feature-off": _on_feature_off,
     "ended": _on_ended,
-    "ready": fold_driver.on_ready,
+    "ready": _on_ready,
     "stopping": _on_stopping,
     **fold_nodes.HANDLERS,
     **fold_ranks.HANDLERS,
-    **fold_interventions.HANDLERS,
+    "fault": _on_fault,
+    "heal": _on_heal,
+    "refused": _on_refused,
+    "link": _on_link,
+    "scale": _on_scale,
+    "recovered": _on_recovered,
+}
+_OF_DRIVER: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
+    "exception": _on_driver_exception,
+    "metric": _on_driver_metric,
+    "numbers": _on_driver_numbers,
 }

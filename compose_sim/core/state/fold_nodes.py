@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state.load import Load
-from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round, Usage
+from compose_sim.core.state.state import GAP, ClusterState, Failure, Load, NodeState, RankState, Round, Usage
 
 _STOPPED = (137, 143)  # by SIGKILL or SIGTERM
 

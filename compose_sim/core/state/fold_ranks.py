@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state import inner_exception
-from compose_sim.core.state.fold_driver import new_numbers
-from compose_sim.core.state.rank_places import is_on
-from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round
+from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round, is_on
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
 _MOST_HALTS = 100
@@ -88,6 +87,12 @@ def fold_numbers(state: ClusterState, events: Sequence[Event]) -> ClusterState:
     return state if rank and "step" in rank.metric else _update_rank(state, events[-1], metric=values[-1])
 
 
+def new_numbers(event: Event, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the numbers of a line, without those that metric lines have too: `known` holds a step if there are metric lines."""
+    values: Mapping[str, Any] = event.data["values"]
+    return {name: value for name, value in values.items() if name not in known} if "step" in known else values
+
+
 def _note_steps(state: ClusterState, event: Event, steps: Sequence[tuple[int, float]]) -> ClusterState:
     """Note the steps of metric lines, each with its time."""
     numbers = [step for step, _ in steps]
@@ -105,7 +110,7 @@ def _note_steps(state: ClusterState, event: Event, steps: Sequence[tuple[int, fl
 
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
-    message = inner_exception.describe(data.get("type") or "Exception", data.get("message") or "")
+    message = describe(data.get("type") or "Exception", data.get("message") or "")
     hint, gap = data.get("hint", ""), data.get("gap", "")
     failure = Failure(
         t=event.t,
@@ -248,3 +253,59 @@ HANDLERS = {
     "continued": _on_continued,
     "breakpoint": _on_breakpoint,
 }
+
+
+_WRAPPERS = ("ProcessRaisedException", "ChildFailedError")
+_CAUGHT = re.compile(r"Caught \w+ in ")  # "Caught ValueError in DataLoader worker process 1."
+_BEGIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_RANK = re.compile(r"^\s*rank\s*: (?P<rank>\d+)", re.MULTILINE)
+_EXIT_CODE = re.compile(r"^\s*exitcode\s*: (?P<code>-?\d+)", re.MULTILINE)
+_PROGRAM = re.compile(r"^(?P<program>\S+) FAILED$", re.MULTILINE)
+_NOT_THE_USERS = re.compile(r"/(site|dist)-packages/|/lib/python\d|/\.composesim/runs/[^/]+/node/|/compose_?sim/node/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    message: str
+    frames: tuple[tuple[str, str], ...]  # file and line, from the outermost call
+
+
+def describe(kind: str, message: str) -> str:
+    """Return `ValueError: boom`, or for a launcher's exception the inner one, with its file and line."""
+    if kind in _WRAPPERS or _CAUGHT.match(message):
+        found = _last_traceback(message)
+        if found:
+            return f"{found.message}{_place(found.frames)}"
+        if kind == "ChildFailedError":
+            return f"{kind}: {_exit(message)}"
+    return f"{kind}: {message}".rstrip(": ")
+
+
+def _last_traceback(text: str) -> _Found | None:
+    before, begin, after = text.rpartition(_BEGIN)
+    if not begin:
+        return None
+    label = before.rpartition("\n")[2]  # torchrun writes "traceback : " before the first line
+    indent = "" if not label.strip() else label[: len(label) - len(label.lstrip())]
+    frames: list[tuple[str, str]] = []
+    for line in after.splitlines()[1:]:
+        text = line.removeprefix(indent)
+        frame = _FRAME.match(text)
+        if frame:
+            frames.append((frame["file"], frame["line"]))
+        elif text[:1].strip():
+            return _Found(text.strip(), tuple(frames))
+    return None
+
+
+def _place(frames: tuple[tuple[str, str], ...]) -> str:
+    mine = [frame for frame in frames if not _NOT_THE_USERS.search(frame[0])] or list(frames)
+    return f" ({posixpath.basename(mine[-1][0])}, line {mine[-1][1]})" if mine else ""
+
+
+def _exit(message: str) -> str:
+    program, rank, code = (pattern.search(message) for pattern in (_PROGRAM, _RANK, _EXIT_CODE))
+    who = f"its rank {rank['rank']}" if rank else "a rank"
+    how = f"exited with status {code['code']}" if code else "failed"
+    return f"{program['program'] if program else 'the launched program'} failed: {who} {how}"

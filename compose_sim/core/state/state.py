@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compose_sim.core.events.events import Event
 from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.plan.model import Plan, PlannedNode
-from compose_sim.core.state.load import NO_LOAD, Load
 
 _MOST_METRICS = 1000  # names; a script may print any
 
@@ -35,6 +35,33 @@ class Failure:
         return " on ".join(
             part for part in (f"rank {self.rank}" if self.rank is not None else "", self.node or "") if part
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one node used while ranks trained, summed over the samples."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    sent_bytes: int | None = None  # None if the network of the node cannot be separated from that of others
+    gpu_seconds: float | None = None  # seconds times utilization; None without a GPU that reports it
+
+    def after(
+        self, *, seconds: float, cpu_seconds: float, sent_bytes: int | None = None, gpu_use: float | None = None
+    ) -> Load:
+        """Return the load with one more interval between two samples."""
+        sent = self.sent_bytes if sent_bytes is None else (self.sent_bytes or 0) + sent_bytes
+        gpu = self.gpu_seconds if gpu_use is None else (self.gpu_seconds or 0.0) + gpu_use * seconds
+        return replace(
+            self,
+            seconds=self.seconds + seconds,
+            cpu_seconds=self.cpu_seconds + cpu_seconds,
+            sent_bytes=sent,
+            gpu_seconds=gpu,
+        )
+
+
+NO_LOAD = Load()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +253,34 @@ def initial_state(plan: Plan) -> ClusterState:
         wanted=tuple(node.name for node in plan.initial_nodes),
         links=plan.links,
     )
+
+
+def is_on(state: ClusterState, node: str, rank: int, generation: int | None) -> bool:
+    """
+    Return whether a rank of a round lives on a node; in the round of now if `generation` is None.
+
+    False for a round that the master has not reported. A framework with a driver numbers its ranks itself: there, always True.
+    """
+    if state.driver:
+        return True
+    wanted = state.generation if generation is None else generation
+    round_ = next((each for each in state.rounds if each.generation == wanted), None)
+    if (
+        round_ is None
+    ):  # events of the master come first, so only the plan is known, or nothing has happened in this round
+        planned = state.ranks.get(rank)
+        return not state.rounds and not wanted and planned is not None and planned.node == node
+    first = 0
+    for each in round_.nodes:
+        size = state.nodes[each].nproc if each in state.nodes else 0
+        if each == node:
+            return first <= rank < first + size
+        first += size
+    return False
+
+
+def speaks_for_another(state: ClusterState, event: Event) -> bool:
+    """Return whether a node reports about a rank of another node, or one of a round that the master has not reported."""
+    if event.rank is None or event.node is None or event.node not in state.nodes:
+        return False
+    return not is_on(state, event.node, event.rank, event.generation)

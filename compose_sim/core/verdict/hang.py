@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
-from compose_sim.core.verdict.pending_collectives import first_difference, may_be_computed
-from compose_sim.core.verdict.stalled_rank import Standing, place_of, standing_of
+from compose_sim.core.verdict.stalled_rank import Standing, first_difference, may_be_computed, place_of, standing_of
 
 # Before the first step, ranks may wait for things that are not observed. If all ranks only sleep, they may wake up by themselves.
 _PATIENCE_FACTOR = 4

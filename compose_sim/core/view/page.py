@@ -13,17 +13,16 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.report.bottleneck import straggler_line
 from compose_sim.core.report.make_report import make_report
-from compose_sim.core.report.rank_times import straggler_line
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import batches, fold_batch
-from compose_sim.core.state.fold_driver import new_numbers
-from compose_sim.core.state.node_phase import phase_of
-from compose_sim.core.state.rank_places import speaks_for_another
-from compose_sim.core.state.state import ClusterState, RankState, initial_state
+from compose_sim.core.state.fold_ranks import new_numbers
+from compose_sim.core.state.progress import phase_of
+from compose_sim.core.state.state import ClusterState, RankState, initial_state, speaks_for_another
 from compose_sim.core.state.timeline import KINDS, Span
 from compose_sim.core.verdict.hang import diagnose, standings_of
-from compose_sim.core.view.holds import divided_at_holds, holds_of
+from compose_sim.core.view.current import divided_at_holds, holds_of
 
 Message = dict[str, Any]
 _END_OF_NODE = ("node-lost", "node-stopped")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from compose_sim.core.faults.effects import AgentCommand
 from compose_sim.core.state.fold import fold
-from compose_sim.core.state.rank_places import speaks_for_another
-from compose_sim.core.state.state import initial_state
+from compose_sim.core.state.state import initial_state, speaks_for_another
 from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
 from compose_sim.engine.run_folder.agent_commands import AgentCommands
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval

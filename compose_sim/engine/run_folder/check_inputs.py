@@ -11,8 +11,7 @@ from compose_sim.core.plan.model import NODES, Plan
 from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import fold_all
-from compose_sim.core.state.rank_places import is_on
-from compose_sim.core.state.state import ClusterState
+from compose_sim.core.state.state import ClusterState, is_on
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import try_read_plan

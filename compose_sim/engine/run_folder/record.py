@@ -12,8 +12,7 @@ from compose_sim.core.events.events import READ_FROM_LOGS, Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.fold_ranks import count_steps
-from compose_sim.core.state.rank_places import is_on
-from compose_sim.core.state.state import ClusterState
+from compose_sim.core.state.state import ClusterState, is_on
 from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
@@ -61,8 +60,8 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
     """Return the report of a run that is over, with the timeline and the checks of what is left in the folder."""
     from compose_sim.core.checks.rules.checkpoints import with_checkpoints
     from compose_sim.core.checks.run import run_checks, why_no_check
+    from compose_sim.core.report.bottleneck import rank_times
     from compose_sim.core.report.make_report import make_report
-    from compose_sim.core.report.rank_times import rank_times
     from compose_sim.core.state.timeline import Timeline
     from compose_sim.engine.run_folder.check_inputs import read_case, read_observed, read_timeline
     from compose_sim.node.records.timings import StepTimes

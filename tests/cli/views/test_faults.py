@@ -11,7 +11,7 @@ from compose_sim.cli.views.faults import event_line, history_lines, waiting_line
 from compose_sim.cli.views.report import final_line
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import Report
-from compose_sim.core.state.node_phase import phase_of, wished
+from compose_sim.core.state.progress import phase_of, wished
 from tests.builders import a_plan
 from tests.core.story import Story
 

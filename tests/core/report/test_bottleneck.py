@@ -8,10 +8,9 @@ import pytest
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.bottleneck import find_bottleneck
-from compose_sim.core.report.make_report import make_report
-from compose_sim.core.report.usage_table import usage_table, usage_values
+from compose_sim.core.report.make_report import make_report, usage_table, usage_values
 from compose_sim.core.state.fold import fold_all
-from compose_sim.core.state.load import Load
+from compose_sim.core.state.state import Load
 from tests.builders import a_plan, an_event
 
 

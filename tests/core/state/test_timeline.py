@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from compose_sim.core.report.rank_times import data_share, rank_times, straggler_line
+from compose_sim.core.report.bottleneck import data_share, rank_times, straggler_line
 from compose_sim.core.state.timeline import Message, Span, Timeline
 
 

@@ -10,8 +10,7 @@ from compose_sim.core.checks import Case
 from compose_sim.core.checks.rules.progress import hang
 from compose_sim.core.events.events import Event
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.core.report.places import Place
-from compose_sim.core.report.report import Cause
+from compose_sim.core.report.report import Cause, Place
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.hang import diagnose, find_hang, standings_of

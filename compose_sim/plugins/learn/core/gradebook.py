@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import jinja2
 
-from compose_sim.core.report.junit import xml_text
+from compose_sim.core.report.ci import xml_text
 from compose_sim.plugins.learn.core.outcome import Outcome, Status
 
 MARKS: dict[Status, str] = {"passed": "✔", "failed": "✘", "unjudged": "?"}

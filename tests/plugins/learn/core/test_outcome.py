@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.core.report.places import Place
-from compose_sim.core.report.report import Cause, CheckResult, NodeReport
+from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Place
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import DdpForward
 from compose_sim.plugins.learn.core.lesson import Lesson, parse_lesson

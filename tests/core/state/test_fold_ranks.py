@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.state.inner_exception import describe
+from compose_sim.core.state.fold_ranks import describe
 
 SPAWNED = """
 

@@ -1,4 +1,4 @@
-"""A command is divided into phases without gaps, in the order in which they ended."""
+"""What a run says that it waits for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.state.phases import phases_of
-from tests.builders import an_event
+from compose_sim.core.state.progress import awaited, phases_of
+from tests.builders import a_plan, an_event
+from tests.core.story import Story
+
+
+def test_each_phase_names_who_is_awaited() -> None:
+    story = Story(a_plan(nodes=2))
+    assert awaited(story.state) == "node-0 and node-1 to start"
+    story.starts(0.0, 0, 1)
+    assert awaited(story.state) == "the rendezvous of 2 nodes"
+    story.round(1.0, 0, 1)
+    assert awaited(story.state) == "rank 0 and rank 1, which have not imported torch"
+    story.tell(2.0, "step", 0, step=1)
+    assert awaited(story.state) == ""
+
+
+def test_nobody_knows_what_a_command_does() -> None:
+    story = Story(a_plan(nodes=2)).starts(0.0, 0, 1)
+    assert awaited(story.state, is_command=True) == "the rendezvous of 2 nodes"
+    assert awaited(story.round(1.0, 0, 1).state, is_command=True) == ""
 
 
 def test_phases_follow_each_other_without_gaps() -> None:

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compose_sim.core.checks import failed, not_applicable, passed, warned
-from compose_sim.core.report.github import MOST_ANNOTATIONS, summary, workflow_commands
-from compose_sim.core.report.junit import junit
-from compose_sim.core.report.places import Hint, Place
+from compose_sim.core.report.ci import MOST_ANNOTATIONS, junit, summary, workflow_commands
 from compose_sim.core.report.report import (
     Cause,
     Coverage,
     ExpectationResult,
+    Hint,
     NodeReport,
+    Place,
     Report,
     ScenarioReport,
     Timings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compose_sim.core.state.recovery import newly_recovered
+from compose_sim.core.state.fault_attribution import newly_recovered
 from compose_sim.core.state.state import Recovery
 from tests.builders import a_plan
 from tests.core.story import Story

@@ -6,7 +6,7 @@ import pytest
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.fold import fold
-from compose_sim.core.state.rank_places import is_on
+from compose_sim.core.state.state import is_on
 from tests.builders import a_plan
 from tests.core.story import Story
 
