@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from tests.zoo.runner import examples, run_examples
 
 RESULTS, PAGE = (Path(__file__).with_name(f"gpu-zoo.{kind}") for kind in ("json", "md"))

@@ -19,7 +19,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.view.document import report_page
+from compose_sim.view.bundle import report_page
 from compose_sim.view.server import ViewServer
 from tests.builders import a_plan, a_report, an_event
 from tests.core.story import Story

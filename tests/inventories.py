@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compose_sim.core.host.gpus import NO_GPUS, Gpu, Inventory, Toolkit
+from compose_sim.core.host.host import NO_GPUS, Gpu, Inventory, Toolkit
 
 H200_BYTES = 143771 << 20
 RAW = Toolkit(

@@ -347,5 +347,5 @@ def test_plan_imports_nothing_that_only_runs_and_reports_need(tmp_path: Path) ->
     )
     unneeded = ("state", "verdict", "report", "checks", "faults", "scenarios", "events")
     assert [name for name in loaded if name.startswith(tuple(f"compose_sim.core.{part}." for part in unneeded))] == [
-        "compose_sim.core.events.event_data"  # removes what would act on the terminal
+        "compose_sim.core.events.events"  # removes what would act on the terminal
     ]

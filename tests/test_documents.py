@@ -23,7 +23,7 @@ from compose_sim.cli import VERBS
 from compose_sim.cli.commands.cmd_check import command as check
 from compose_sim.core.checks.run import BY_ID
 from compose_sim.core.events.events import KINDS, READ_FROM_LOGS
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from compose_sim.node.records import KINDS as RECORDS
 from tests.builders import ROOT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from scripts.matrix import read_results
 from scripts.matrix_page import PAGE, Row, read_rows, table_lines, with_table, write_row
 from tests.builders import ROOT

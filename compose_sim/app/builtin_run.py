@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.app.listener import QuietListener
-from compose_sim.app.program import new_name
-from compose_sim.app.request import Request
+from compose_sim.app.request import Request, new_name
 from compose_sim.app.session import Session
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec

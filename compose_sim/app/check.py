@@ -15,14 +15,14 @@ from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
 from compose_sim.core.checks.source import find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
-from compose_sim.core.request.check_ids import chosen
+from compose_sim.core.request.names import chosen
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
 from compose_sim.engine.host.script_sources import read_sources
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
-from compose_sim.engine.run_folder.check_inputs import read_case, read_observed
 from compose_sim.engine.run_folder.finished import delete
+from compose_sim.engine.run_folder.record import read_case, read_observed
 from compose_sim.errors import ComposesimError, SpecError
 
 DEFAULTS = {  # of the cluster, as flags take them

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 from compose_sim.app.listener import Listener
-from compose_sim.app.program import new_name
-from compose_sim.app.request import Request
+from compose_sim.app.request import Request, new_name
 from compose_sim.app.session import Session
 from compose_sim.core.plan.model import Mount, Program
 from compose_sim.core.report.report import Cause, Report

@@ -9,12 +9,11 @@ from html import escape
 from typing import Any
 
 from compose_sim.app.listener import QuietListener
-from compose_sim.app.program import script_of
-from compose_sim.app.request import read_request
+from compose_sim.app.request import read_request, script_of
 from compose_sim.app.session import Session
-from compose_sim.core.piped_script import CELL
 from compose_sim.core.report.report import Report
-from compose_sim.engine.run_folder.check_inputs import read_events, read_logs
+from compose_sim.core.text import CELL
+from compose_sim.engine.run_folder.record import read_events, read_logs
 from compose_sim.errors import SpecError
 
 _USAGE = "%%ranks 4, %%ranks 4 --nodes 2 or %%ranks 4 --engine docker"

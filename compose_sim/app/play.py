@@ -13,9 +13,8 @@ from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepR
 from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import ScenarioPlayer
-from compose_sim.core.scenarios.scenario import Scenario
-from compose_sim.core.scenarios.scenario_file import parse_scenario
-from compose_sim.core.spelling import did_you_mean
+from compose_sim.core.scenarios.scenario import Scenario, parse_scenario
+from compose_sim.core.text import did_you_mean
 from compose_sim.engine.project_files import read_settings
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import ComposesimError, SpecError

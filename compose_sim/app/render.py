@@ -11,10 +11,10 @@ from compose_sim import assets
 from compose_sim.app.documents import write_documents
 from compose_sim.app.request import Request, program_of
 from compose_sim.app.session import Session
-from compose_sim.core.compose.schema import check_document
+from compose_sim.core.compose.document import check_document
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.request.job_files import WRITERS, Exported
-from compose_sim.core.units import format_bytes
+from compose_sim.core.text import format_bytes
 from compose_sim.engine.docker.images import HOST_IMAGE, ensure_host_image
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.project_files import read_project_file

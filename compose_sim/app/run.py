@@ -14,10 +14,9 @@ from compose_sim.core.scenarios import Player
 from compose_sim.core.state.fault_attribution import newly_recovered
 from compose_sim.core.state.fold import fold_events
 from compose_sim.core.state.state import ClusterState, initial_state
-from compose_sim.core.units import format_seconds
+from compose_sim.core.text import format_seconds
 from compose_sim.core.verdict.hang import find_hang
-from compose_sim.core.verdict.stop_reason import StopReason, reason_to_stop
-from compose_sim.core.verdict.verdict import is_over, judge
+from compose_sim.core.verdict.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
 from compose_sim.engine.protocol import Engine

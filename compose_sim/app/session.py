@@ -11,12 +11,11 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from compose_sim.app.program import new_name
-from compose_sim.app.request import Request
+from compose_sim.app.request import Request, new_name
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
-from compose_sim.core.units import format_count
-from compose_sim.engine.run_folder.location import location_choice, runs_folder
+from compose_sim.core.text import format_count
+from compose_sim.engine.run_folder.folder import location_choice, runs_folder
 from compose_sim.errors import (
     ComposesimError,
     EngineError,
@@ -231,7 +230,7 @@ class Session:
 
     def _start(self, image: str) -> None:
         """Start the nodes; plan again if another run has taken the subnet or a published port since the plan was made."""
-        from compose_sim.engine.host.ports import port_in_use, port_in_use_error
+        from compose_sim.engine.host.capacity import port_in_use, port_in_use_error
         from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 
         facts = self._facts(image)

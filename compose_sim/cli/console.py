@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -17,7 +18,7 @@ from typing import Any
 
 import click
 
-from compose_sim.core.events.event_data import printable
+from compose_sim.core.events.events import printable
 
 # Distinguishable on dark and light backgrounds; red is reserved for failures.
 _NODE_COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
@@ -119,3 +120,13 @@ def line_of_node(node: str, rank: int | None, width: int, line: str) -> str:
 def is_terminal() -> bool:
     """Return whether stderr is a terminal."""
     return sys.stderr.isatty()
+
+
+def print_text(text: str) -> None:
+    """Print a paragraph, indented, and wrapped to the width of the terminal."""
+    echo(click.wrap_text(text, text_width(), initial_indent="  ", subsequent_indent="  "))
+
+
+def text_width() -> int:
+    """Return how many columns text may take: those of the terminal, at most 100."""
+    return max(60, min(shutil.get_terminal_size().columns, 100))

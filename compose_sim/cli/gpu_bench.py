@@ -15,12 +15,12 @@ from compose_sim.app.builtin_run import run_builtin
 from compose_sim.app.session import Session
 from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.core.doctor.gpu_bench_table import HEADER, Sample, sample_of, svg_plot, table_rows, text_plot
+from compose_sim.core.doctor.gpu_messages import read_nccl_log
 from compose_sim.core.doctor.gpu_proof import findings
 from compose_sim.core.doctor.machine_checks import Check
-from compose_sim.core.doctor.nccl_log import read_nccl_log
-from compose_sim.core.host.gpus import Inventory
-from compose_sim.core.plan.gpus.request import eligible_gpus, require_gpus
-from compose_sim.core.plan.gpus.sharing import why_no_mps
+from compose_sim.core.host.host import Inventory
+from compose_sim.core.plan.gpus.assignment import eligible_gpus, require_gpus
+from compose_sim.core.plan.gpus.gpu_plan import why_no_mps
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.gpus import inspect_gpus

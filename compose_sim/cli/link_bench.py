@@ -10,8 +10,7 @@ import click
 from compose_sim import assets
 from compose_sim.app.builtin_run import run_builtin
 from compose_sim.cli.console import print_json, print_table, say
-from compose_sim.core.network.link_benchmark import TOLERANCE, arguments, compare
-from compose_sim.core.network.links import parse_shape
+from compose_sim.core.network.links import TOLERANCE, arguments, compare, parse_shape
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EngineError
 

@@ -14,14 +14,13 @@ from typing import Any
 
 import click
 
-from compose_sim.app.program import script_of
-from compose_sim.app.request import SPEC_FILE, Request, read_request
+from compose_sim.app.request import SPEC_FILE, Request, read_request, script_of
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT, ClusterOption
 from compose_sim.cli.spelling import normalized
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
 from compose_sim.core.request.flags import Group, SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec
-from compose_sim.core.units import format_bytes
+from compose_sim.core.text import format_bytes
 from compose_sim.engine.project_files import MOST_BYTES, read_project_file
 from compose_sim.errors import SpecError
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import say
-from compose_sim.core.request.run_name import RUN_NAME
-from compose_sim.core.units import parse_seconds
+from compose_sim.core.request.names import RUN_NAME
+from compose_sim.core.text import parse_seconds
 from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
-from compose_sim.engine.run_folder.folder import RunFolder, check_run, is_run_folder, runs_of
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, check_run, is_run_folder, runs_folder, runs_of
 from compose_sim.errors import EngineSilentError, SpecError
 
 

@@ -13,7 +13,7 @@ from compose_sim.cli.console import print_json, say
 from compose_sim.cli.views.live import listening
 from compose_sim.cli.views.page import LivePage, write_junit
 from compose_sim.core.compose.names import container_name
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 
 if TYPE_CHECKING:
     from compose_sim.core.report.report import Report

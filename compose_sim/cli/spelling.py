@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import click
 
-from compose_sim.core.spelling import did_you_mean, nearest
+from compose_sim.core.text import did_you_mean, nearest
 
 _OTHER_NAMES = {"nnodes": "nodes"}  # of torchrun
 _EXTRA = re.compile(r"Got unexpected extra argument \((\S+)\)")  # Click's words

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compose_sim.core.spelling import did_you_mean
+from compose_sim.core.text import did_you_mean
 from compose_sim.errors import SpecError
 
 _ROW = re.compile(

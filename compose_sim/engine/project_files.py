@@ -6,9 +6,9 @@ import os
 import stat
 from pathlib import Path
 
-from compose_sim.core.units import format_bytes
+from compose_sim.core.text import format_bytes
 from compose_sim.engine.project_owner import check_project, check_user
-from compose_sim.engine.run_folder.file_checks import kind_of
+from compose_sim.engine.run_folder.safe_files import kind_of
 from compose_sim.errors import SpecError
 
 MOST_BYTES = 4 << 20  # of a script

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from compose_sim.core.faults.effects import Action
+    from compose_sim.core.faults.kind import Action
     from compose_sim.core.plan.model import Plan
     from compose_sim.engine.run_folder.folder import RunFolder
 

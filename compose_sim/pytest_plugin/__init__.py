@@ -93,7 +93,7 @@ class _Runner:
 
 def _check_project(config: pytest.Config) -> None:
     """Raise UsageError if this process is root, and the project belongs to another user."""
-    from compose_sim.engine.run_folder.location import runs_folder
+    from compose_sim.engine.run_folder.folder import runs_folder
     from compose_sim.errors import SpecError
 
     try:

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import runs_folder
 from compose_sim.pytest_plugin.marks import ClusterShape, MarkArguments
 from compose_sim.pytest_plugin.outcome import RankReports, now, reports_to_show
-from compose_sim.pytest_plugin.session import arguments_of, options_of
+from compose_sim.pytest_plugin.rank import arguments_of, options_of
 
 _START_S = 180.0  # an image may have to be built
 _OTHERS_S = 1.0  # for the other ranks to fail too, once one has failed: they may be waiting for it forever

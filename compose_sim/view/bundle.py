@@ -1,4 +1,4 @@
-"""Pack a finished run into one ZIP file for a ticket, without secrets: `composesim report --bundle`.
+"""Assemble the page of a run as one HTML file, and pack a finished run into one ZIP file without secrets.
 
 Nodes write most of what is packed, so nothing in it is trusted: files are opened by `SafeFolder`, names are plain, sizes are
 limited, and a dump of the flight recorder, a pickle, is read without running anything and written anew. The same run gives the
@@ -7,26 +7,86 @@ same bytes.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import io
 import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from compose_sim.core.plan.masking import is_secret, masked
+from compose_sim.core.plan.environment import is_secret, masked
+from compose_sim.core.view.page import Message, thin
 from compose_sim.core.view.redaction import Redaction, secrets_of
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
 from compose_sim.engine.run_folder.record import report_of
-from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 from compose_sim.node.shared.authentication import SECRET
 from compose_sim.version import __version__
-from compose_sim.view.document import report_page
-from compose_sim.view.dumps import flight_dumps, plain_dump
+from compose_sim.view.profiles import flight_dumps, plain_dump
 from compose_sim.view.reader import PageReader
+
+_PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("model", "elements", "charts", "timeline", "actions", "cluster", "sections", "logs", "live", "main")
+_MOST_SPANS, _MOST_POINTS, _MOST_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
+
+
+def report_page(message: Message) -> str:
+    """Return the page of a finished run as one file that opens from disk."""
+    shown = thin(message, most_spans=_MOST_SPANS, most_points=_MOST_POINTS, most_log_bytes=_MOST_LOG_BYTES)
+    return _page(title=f"{shown['now']['run']} · composesim", data=shown)
+
+
+def live_page() -> str:
+    """Return the page that fetches messages from the server that it came from."""
+    return _page(title="composesim", data=None)
+
+
+def content_policy(*, live: bool) -> str:
+    """Return the Content-Security-Policy: nothing but the page's own styles and scripts; live, its own server."""
+    style, script = _style(), _script()
+    connect = "connect-src 'self'; " if live else ""
+    return (
+        f"default-src 'none'; {connect}script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _page(*, title: str, data: Message | None) -> str:
+    template = (_PAGE / "page.html").read_text(encoding="utf-8")
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    values = {
+        "POLICY": html.escape(content_policy(live=data is None)),
+        "TITLE": html.escape(title),
+        "STYLE": _style(),
+        "SCRIPT": _script(),
+        "DATA": text.replace("<", "\\u003c"),  # no text can end the element that holds it
+    }
+    for name, value in values.items():  # the data come last: nothing in them is replaced
+        template = template.replace(f"/*{name}*/", value, 1)
+    return template
+
+
+@cache
+def _style() -> str:
+    return (_PAGE / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    parts = ((_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS)
+    return '"use strict";\n' + "\n".join(parts)
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
 
 _MOST_BYTES_OF_FILE, _MOST_BYTES = 4 << 20, 64 << 20  # before compression
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")

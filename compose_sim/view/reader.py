@@ -1,33 +1,160 @@
-"""Read a run, running or finished, into messages for the page."""
+"""Read a run, running or finished, into messages for the page, with the scalars and the waits of its ranks."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from compose_sim.core.events.events import READ_FROM_LOGS, Event
+from compose_sim.core.events.events import READ_FROM_LOGS, Event, printable
+from compose_sim.core.events.scalars import Scalar, read_scalars
 from compose_sim.core.json_values import to_json
 from compose_sim.core.report.bottleneck import rank_times, straggler_line
 from compose_sim.core.report.report import Report
-from compose_sim.core.state.state import is_on
+from compose_sim.core.state.state import ClusterState, is_on
 from compose_sim.core.state.timeline import Message as Sent
 from compose_sim.core.state.timeline import Timeline
-from compose_sim.core.view.current import current_waits
-from compose_sim.core.view.page import Message, PageFold
-from compose_sim.core.view.samples import sample_strips
-from compose_sim.engine.run_folder.check_inputs import read_observed
-from compose_sim.engine.run_folder.clock import read_clock
+from compose_sim.core.view.page import CurrentWait, Message, PageFold, current_waits, sample_strips
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder, read_clock
 from compose_sim.engine.run_folder.node_files import NodeFiles
-from compose_sim.engine.run_folder.record import report_of
-from compose_sim.view.scalars import ScalarFiles
-from compose_sim.view.waits import RankWaits
+from compose_sim.engine.run_folder.record import read_observed, report_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
+from compose_sim.node.shared.progress_page import ProgressPage, WaitIn
+
+_MOST_BYTES_WAITS = 1 << 16  # a page has fewer
+
+
+class RankWaits:
+    """The pages of the ranks of a run."""
+
+    def __init__(self, files: SafeFolder, found: NodeFiles) -> None:
+        self._files, self._found = files, found
+        self._opened: dict[str, int] = {}
+
+    def read(self, state: ClusterState) -> tuple[dict[int, CurrentWait], set[int]]:
+        """
+        Return what ranks wait in, and which ranks are stopped.
+
+        All of it was true at one moment: between the first and the second time that pages are read.
+        """
+        names = self._pages_of(state)
+        first = {rank: _wait_in(self._read(name)) for rank, name in names.items()}
+        pages = {rank: self._read(name) for rank, name in names.items()}
+        waits = {
+            rank: CurrentWait(
+                printable(each.what),
+                each.since / 1e6,
+                printable(each.group),
+                each.size,
+                each.number,
+                frozenset(other for other, page in pages.items() if _has_left(page, each)),
+            )
+            for rank, each in first.items()
+            if each is not None and each.since and each == _wait_in(pages[rank])
+        }
+        return waits, {rank for rank, page in pages.items() if ProgressPage.is_halted_page(page)}
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in self._opened.values():
+            os.close(descriptor)
+        self._opened.clear()
+
+    def _pages_of(self, state: ClusterState) -> dict[int, str]:
+        """Return the names of the pages of the ranks that are there, in this round."""
+        pages = {}
+        for name in self._found.names("observations", ".progress"):
+            node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
+            known = state.ranks.get(int(rank)) if rank.isdecimal() else None
+            if known and known.node == node and known.phase != "exited" and generation == str(known.generation or 0):
+                pages[known.rank] = name
+        return pages
+
+    def _read(self, name: str) -> bytes:
+        with suppress(OSError, UnsafeFileError):
+            if name not in self._opened:
+                self._opened[name] = self._files.open_file(name)
+            return os.pread(self._opened[name], _MOST_BYTES_WAITS, 0)
+        return b""
+
+
+def _wait_in(page: bytes) -> WaitIn | None:
+    with suppress(ValueError):
+        return ProgressPage.wait_in_page(page)
+    return None
+
+
+def _has_left(page: bytes, wait: WaitIn) -> bool:
+    return ProgressPage.finished_in_page(page, wait.group) >= wait.number > 0
+
+
+_NAME = re.compile(r"events\.out\.tfevents\.(\d{9,11})\.([\w.-]{1,255}?)\.(\d{1,10})(?:\.\d+)?(?:\.v2)?")
+_NOT_SEARCHED = re.compile(r"\..*|__pycache__|node_modules|venv|site-packages")
+_DEEPEST, _MOST_FOLDERS, _MOST_FILES = 5, 500, 128
+_MOST_BYTES = 4 << 20  # of a file at a time
+_SEARCH_EACH_S = 5.0
+_EARLIER_S = 2.0  # the name of a file has whole seconds
+
+
+class ScalarFiles:
+    """The event files of one run below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = SafeFolder(folder)
+        self._offsets: dict[str, int] = {}
+        self._searched = float("-inf")
+
+    def read(self, since: float, *, is_over: bool) -> Iterator[tuple[str, int, list[Scalar]]]:
+        """Yield host name and process id of a writer with new scalars, of files made after `since` (Unix seconds)."""
+        if is_over or time.monotonic() - self._searched > _SEARCH_EACH_S:
+            self._searched = time.monotonic()
+            for name in _found(self._files, since):
+                if len(self._offsets) < _MOST_FILES:
+                    self._offsets.setdefault(name, 0)
+        for name in list(self._offsets):
+            made = _NAME.fullmatch(Path(name).name)
+            while made and (scalars := self._more(name)):
+                yield made[2], int(made[3]), scalars
+                if not is_over:
+                    break
+
+    def _more(self, name: str) -> list[Scalar]:
+        offset = self._offsets.get(name, -1)
+        if offset < 0:
+            return []
+        try:
+            scalars, taken = read_scalars(self._files.read_bytes(name, offset=offset, size=_MOST_BYTES))
+        except (OSError, UnsafeFileError):
+            return []
+        except ValueError:  # not what TensorBoard writes
+            self._offsets[name] = -1
+            return []
+        self._offsets[name] = offset + taken
+        return scalars
+
+
+def _found(files: SafeFolder, since: float) -> Iterator[str]:
+    waiting, seen = [("", 0)], 0
+    while waiting and seen < _MOST_FOLDERS:
+        folder, depth = waiting.pop(0)
+        seen += 1
+        with suppress(OSError, UnsafeFileError):
+            above = f"{folder}/" if folder else ""
+            for name in files.files(folder):
+                made = _NAME.fullmatch(name)
+                if made and int(made[1]) >= since - _EARLIER_S:
+                    yield above + name
+            if depth < _DEEPEST:
+                waiting += [
+                    (above + name, depth + 1) for name in files.folders(folder) if not _NOT_SEARCHED.fullmatch(name)
+                ]
+
 
 _AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20

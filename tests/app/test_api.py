@@ -339,5 +339,5 @@ def test_a_function_runs_in_containers(here: Path) -> None:
 def test_root_loads_no_values_that_another_user_could_write(here: Path) -> None:
     os.chown(here, 65534, 65534)
 
-    with pytest.raises(composesim.SpecError, match="nodes run as the user 'nobody'"):
+    with pytest.raises(composesim.SpecError, match="this project belongs to nobody"):
         composesim.run(len, args=([1],), **BARE)

@@ -11,7 +11,7 @@ from compose_sim.app.render import render
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.request.spec import ClusterSpec
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.safe_files import UnsafeFileError
 from compose_sim.errors import SpecError
 
 

@@ -14,14 +14,13 @@ from compose_sim.app.listener import QuietListener
 from compose_sim.app.run import RunLoop
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import Action
+from compose_sim.core.faults.kind import Action
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.state import ClusterState
-from compose_sim.core.verdict.stop_reason import StopReason
+from compose_sim.core.verdict.verdict import StopReason
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.protocol import NodeStatus
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.node.shared.event_log import RunClock
 from tests.builders import PATIENCE_S
 from tests.contract.bench import MASTER, WAITS, Bench

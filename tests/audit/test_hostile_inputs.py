@@ -123,7 +123,9 @@ def test_settings_that_any_user_could_have_planted_are_refused(name: str, projec
     os.chown(project / name, 4242, 4242)
 
     refused = composesim(project, *PLAN, check=2)
+    still_refused = composesim(project, *PLAN, check=2, COMPOSESIM_TRUST_PROJECT="1")
 
-    assert "belongs to another user" in refused.stdout
+    assert "belongs to the user 4242" in refused.stdout
+    assert "belongs to another user" in still_refused.stdout
     project.chmod(0o755)
-    composesim(project, *PLAN, check=0)
+    composesim(project, *PLAN, check=0, COMPOSESIM_TRUST_PROJECT="1")

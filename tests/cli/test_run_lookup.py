@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.cli.run_lookup import only_run
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import SpecError
 from tests.builders import PATIENCE_S, a_report
 from tests.cli.conftest import Live, Project

@@ -11,15 +11,14 @@ from typing import Any
 from uuid import uuid4
 
 from compose_sim.app.documents import write_documents
-from compose_sim.core.faults.effects import Action
+from compose_sim.core.faults.kind import Action
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host.facts import inspect_host
 from compose_sim.engine.protocol import Engine, NodeStatus
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import PATIENCE_S
 
 MASTER = """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.faults.effects import Action, Pause, Signal, Start
+from compose_sim.core.faults.kind import Action, Pause, Signal, Start
 from compose_sim.engine.registry import make_engine
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import runs_folder
 from tests.contract.bench import COUNTS, DEAF, WAITS, Bench, until
 
 

@@ -24,14 +24,13 @@ from compose_sim.core.plan.model import plan_from_dict
 from compose_sim.core.report.horovod_timeline import parse_timeline
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec_file import parse_spec_text
-from compose_sim.core.scenarios.scenario_file import parse_scenario
+from compose_sim.core.scenarios.scenario import parse_scenario
 from compose_sim.errors import SpecError
 from compose_sim.node.agent.stalls import stack_dump
 from compose_sim.node.master.driver_membership import DriverMembership
 from compose_sim.node.master.rendezvous import Rendezvous
 from compose_sim.node.records import KINDS
-from compose_sim.node.services.auth import decide, without_ours
-from compose_sim.node.services.auth_proxy import AuthProxy
+from compose_sim.node.services.auth_proxy import AuthProxy, decide, without_ours
 from compose_sim.node.shared.authentication import AuthenticatedConnection
 from compose_sim.node.shared.master_protocol import Connection
 from tests.builders import a_plan, a_report

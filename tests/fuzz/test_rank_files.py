@@ -14,13 +14,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from compose_sim.core.events.event_data import DATA
-from compose_sim.core.events.events import KINDS_OF
+from compose_sim.core.events.events import DATA, KINDS_OF
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import initial_state
 from compose_sim.core.verdict.hang import find_hang
-from compose_sim.core.verdict.stop_reason import reason_to_stop
-from compose_sim.core.verdict.verdict import judge
+from compose_sim.core.verdict.verdict import judge, reason_to_stop
 from compose_sim.engine.lifetime.attach import BreakpointWatch, relay
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder

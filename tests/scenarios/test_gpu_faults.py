@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from compose_sim.engine.run_folder.check_inputs import read_events
+from compose_sim.engine.run_folder.record import read_events
 from tests.scenarios.conftest import Project
 
 pytestmark = pytest.mark.gpu

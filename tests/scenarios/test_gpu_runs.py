@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from compose_sim.core.plan.gpus.sharing import why_no_mps
+from compose_sim.core.plan.gpus.gpu_plan import why_no_mps
 from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.gpus import inspect_gpus
 from tests.builders import ROOT

@@ -10,7 +10,7 @@ import pytest
 from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Place, Report
 from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import PageFold
-from compose_sim.view.document import report_page
+from compose_sim.view.bundle import report_page
 from tests.builders import a_plan, a_report, an_event
 from tests.core.story import Story
 from tests.view.browser import CHROMIUM, Tab, a_tab

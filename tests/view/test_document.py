@@ -11,7 +11,7 @@ from pathlib import Path
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import CheckResult, Place
 from compose_sim.core.view.page import PageFold
-from compose_sim.view.document import report_page
+from compose_sim.view.bundle import report_page
 from compose_sim.view.reader import read_sources
 from tests.builders import a_plan, a_report, an_event
 

@@ -11,7 +11,7 @@ import time
 from difflib import get_close_matches
 from pathlib import Path
 
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from tests.zoo.runner import KINDS, Example, Outcome, examples, read_example, run_examples
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compose_sim.core.checks.run import BROKEN
 from compose_sim.core.report.report import Report
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 
 ZOO = Path(__file__).parent
 KINDS = ("broken", "right", "hard")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from tests.zoo.runner import ZOO, Example, examples, fits, read_example, run_example
 
 # Where the first in alphabetical order takes a minute or more.

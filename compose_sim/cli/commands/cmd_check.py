@@ -18,19 +18,20 @@ from compose_sim.cli.console import echo, echo_workflow_command, in_github_job, 
 from compose_sim.cli.options import check_options, request_from_flags
 from compose_sim.cli.run_lookup import FILE
 from compose_sim.cli.run_session import run_session
-from compose_sim.cli.views.checks import print_checks, relative
 from compose_sim.cli.views.page import view_option, write_junit, write_page
 from compose_sim.cli.views.report import (
     check_verdict,
     look_line,
     print_cause,
+    print_checks,
+    relative,
     results_beside_cause,
     unjudged_text,
     verdict_text,
 )
 from compose_sim.core.report.ci import summary, workflow_commands
 from compose_sim.core.report.report import Report
-from compose_sim.core.request.check_ids import known_check
+from compose_sim.core.request.names import known_check
 
 
 def _explain(context: click.Context, parameter: click.Parameter, name: str | None) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import click
 
 from compose_sim import assets
-from compose_sim.cli.console import echo, print_table
-from compose_sim.cli.views.text import print_text
+from compose_sim.cli.console import echo, print_table, print_text
 from compose_sim.core.glossary import find_topic, parse_glossary, parse_page
 
 _FRAME_S = 1.5

@@ -16,7 +16,7 @@ from compose_sim.core.faults.kind import FaultOption, flag_of
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.faults.parse import find_kind, parse_fault
 from compose_sim.core.faults.record import record_of_event
-from compose_sim.core.units import format_seconds
+from compose_sim.core.text import format_seconds
 
 
 class FaultGroup(click.Group):
@@ -57,7 +57,7 @@ def command() -> None:
 @json_option
 def list_kinds(as_json: bool) -> None:
     """List all kinds of faults, and which of them this machine supports."""
-    from compose_sim.engine.lifetime.fault_support import why_unsupported
+    from compose_sim.engine.lifetime.doctor_facts import why_unsupported
 
     engines = ("docker", "local", *(("slurm",) if shutil.which("sbatch") else ()))
     lacks = {kind.name: {engine: why_unsupported(kind, engine) for engine in engines} for kind in KINDS.values()}

@@ -16,7 +16,7 @@ from compose_sim.cli.options import cluster_options, keep_option, request_from_f
 from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import exit_with_report, run_session
 from compose_sim.cli.views.page import view_option
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 
 
 def _list(context: click.Context, parameter: click.Parameter, asked: bool) -> None:

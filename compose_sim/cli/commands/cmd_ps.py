@@ -13,14 +13,13 @@ import click
 
 from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.run_lookup import find_statuses, json_option
-from compose_sim.cli.views.service_links import links_of, published_by
+from compose_sim.cli.views.report import links_of, published_by
 from compose_sim.core.state.progress import wished
 from compose_sim.engine.host.answers import home_folder
 from compose_sim.engine.lifetime.orphans import state_of
 from compose_sim.engine.protocol import NodeStatus
-from compose_sim.engine.run_folder.clock import began_at
 from compose_sim.engine.run_folder.finished import finished_runs
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder, began_at
 from compose_sim.engine.run_folder.record import read_state, verdict_of
 from compose_sim.errors import SpecError
 

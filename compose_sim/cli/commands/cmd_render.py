@@ -14,7 +14,7 @@ from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import OwnWordFirst
 from compose_sim.cli.console import print_json, say
 from compose_sim.cli.options import portable_options, request_from_flags
-from compose_sim.cli.views.service_links import link_lines
+from compose_sim.cli.views.report import link_lines
 from compose_sim.engine.project_owner import check_project
 
 

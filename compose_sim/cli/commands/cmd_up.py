@@ -19,7 +19,7 @@ from compose_sim.cli.run_lookup import junit_option
 from compose_sim.cli.run_session import announce, exit_with_report, run_session
 from compose_sim.cli.views.live import DetachedListener
 from compose_sim.cli.views.page import LivePage, view_option
-from compose_sim.cli.views.service_links import links_of, published_by
+from compose_sim.cli.views.report import links_of, published_by
 from compose_sim.engine.lifetime.watch import run_at_each_change
 
 
@@ -101,7 +101,7 @@ def _print_phases(session: Session) -> None:
     """Print a row for each phase of a session that has ended."""
     from compose_sim.core.state.progress import phases_of
     from compose_sim.engine.host.process_start import seconds_since_start
-    from compose_sim.engine.run_folder.check_inputs import read_events  # with all checks
+    from compose_sim.engine.run_folder.record import read_events  # with all checks
 
     age, ahead = seconds_since_start(), session.folder.clock.ahead
     session.mark("last clean-up")

@@ -14,9 +14,8 @@ import click
 from compose_sim.cli.console import echo, line_of_node, print_json, print_table, say, to_json_text
 from compose_sim.cli.run_lookup import json_option, run_option, seconds, select_folder
 from compose_sim.core.events.events import Event
-from compose_sim.core.plan.model import Plan
-from compose_sim.core.plan.selectors import chosen_ranks
-from compose_sim.core.units import format_seconds
+from compose_sim.core.plan.model import Plan, chosen_ranks
+from compose_sim.core.text import format_seconds
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.engine.run_folder.folder import RunFolder

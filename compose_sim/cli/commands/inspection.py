@@ -18,7 +18,7 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import SpecError
 
 if TYPE_CHECKING:
-    from compose_sim.core.view.profiles import Profile
+    from compose_sim.core.view.trace import Profile
 
 _HTML = "Write a page with the timeline, metrics, checks and logs: one file that opens from disk."
 _BUNDLE = "Write a ZIP file for a ticket: report, page, events, logs, stacks and plan, without secrets."
@@ -135,7 +135,7 @@ def dump_command(name: str | None, run: str | None, timeout_s: float, output: Pa
 
     The run goes on. The dumps are in torch's format.
     """
-    from compose_sim.view.dumps import dump_ranks, gather_dumps
+    from compose_sim.view.profiles import dump_ranks, gather_dumps
 
     folder = _running(name or run)
     found = dict(sorted(dump_ranks(folder, timeout_s=timeout_s).items()))

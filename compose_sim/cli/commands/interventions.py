@@ -14,7 +14,7 @@ from compose_sim.cli.console import echo, print_json, print_table
 from compose_sim.cli.run_lookup import json_option, run_option, select_folder
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.commands import Heal, Intervention, Scale, SetLinks
-from compose_sim.core.plan.selectors import node_name
+from compose_sim.core.plan.model import node_name
 from compose_sim.engine.run_folder.control_requests import new_id, send_request
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import SpecError

@@ -20,7 +20,7 @@ from compose_sim.core.compose.dockerfile import (
     contents_of_packages,
 )
 from compose_sim.core.plan.defaults import default_image
-from compose_sim.core.units import format_bytes
+from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
 
 

@@ -13,7 +13,7 @@ import click
 from compose_sim.cli.console import echo, line_of_node, say
 from compose_sim.cli.run_lookup import run_option, select_folder, select_live
 from compose_sim.core.plan.debug_configuration import PORT, launch_file
-from compose_sim.core.plan.selectors import node_name, one_rank
+from compose_sim.core.plan.model import node_name, one_rank
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.finished import end_of
 from compose_sim.errors import ComposesimError, EngineError, SpecError

@@ -20,8 +20,7 @@ from compose_sim.engine.lifetime.orphans import (
     starting_runs,
 )
 from compose_sim.engine.run_folder.finished import belongs_to, delete, delete_finished, finished_runs
-from compose_sim.engine.run_folder.folder import RunFolder, check_run
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, check_run, runs_folder
 from compose_sim.errors import ComposesimError, SpecError
 
 _END_WITHIN_S = 15.0  # how long the process of a run may take to write the report once the nodes are gone

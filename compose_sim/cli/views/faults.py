@@ -11,8 +11,8 @@ from compose_sim.core.report.make_report import recovery_reports
 from compose_sim.core.report.report import FaultReport, RecoveryReport, Report
 from compose_sim.core.state.fault_attribution import is_due_back
 from compose_sim.core.state.state import ClusterState
-from compose_sim.core.units import format_count, format_seconds
-from compose_sim.core.verdict.stop_reason import NODES_MUST_COME_WITHIN_S, missing_nodes, too_few_nodes_message
+from compose_sim.core.text import format_count, format_seconds
+from compose_sim.core.verdict.verdict import NODES_MUST_COME_WITHIN_S, missing_nodes, too_few_nodes_message
 
 _MOST_FAULTS = 12
 _MOST_ROUNDS = 12

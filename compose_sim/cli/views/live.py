@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.cli.console import echo, is_terminal, line_of_node, say
-from compose_sim.cli.views.service_links import links_of, service_line
+from compose_sim.cli.views.report import links_of, service_line
 from compose_sim.cli.views.waiting import Waiting
-from compose_sim.core.events.event_data import printable
+from compose_sim.core.events.events import printable
 from compose_sim.core.plan.model import DRIVER, Plan
-from compose_sim.core.units import format_bytes, format_seconds
+from compose_sim.core.text import format_bytes, format_seconds
 from compose_sim.engine.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:

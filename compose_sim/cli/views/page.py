@@ -48,7 +48,7 @@ class LivePage:
 
 def write_page(path: Path, folder: RunFolder) -> int:
     """Write the page of a finished run, and return 0, or the exit code of bad usage if the file cannot be written."""
-    from compose_sim.view.document import report_page
+    from compose_sim.view.bundle import report_page
     from compose_sim.view.reader import PageReader
 
     return _written(path, "--html", report_page(PageReader(folder).read()), "the page of the run")

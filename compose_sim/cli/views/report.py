@@ -1,22 +1,101 @@
-"""Print a report: the nodes, then one line each for timings, metrics and versions, the cause, and the verdict last."""
+"""Print a report: nodes, timings, metrics, versions, checks, links of services, the cause, and the verdict last."""
 
 from __future__ import annotations
 
+import platform
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from compose_sim.cli.console import echo, print_table, verdict_line
-from compose_sim.cli.views.checks import print_checks, print_expectations
+from compose_sim.cli.console import MARKS, echo, print_table, verdict_line
 from compose_sim.cli.views.faults import history_lines
-from compose_sim.core.doctor.gpu_errors import explain
-from compose_sim.core.plan.model import REQUESTED
+from compose_sim.core.doctor.gpu_messages import explain
+from compose_sim.core.json_values import to_json
+from compose_sim.core.plan.model import REQUESTED, Plan
 from compose_sim.core.report.bottleneck import straggler_line
-from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Report, Timings
-from compose_sim.core.units import format_bytes, format_count, format_seconds
+from compose_sim.core.report.report import (
+    Cause,
+    CheckResult,
+    ExpectationResult,
+    NodeReport,
+    Report,
+    Timings,
+    link,
+    login,
+    published_services,
+    tunnel,
+)
+from compose_sim.core.text import format_bytes, format_count, format_seconds
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.errors import SpecError
+
+if TYPE_CHECKING:
+    from compose_sim.core.events.events import Event
+
+_WIDTH = 118
+_MARKS = {**MARKS, "inconclusive": ("?", "yellow")}
+_LONGEST_DETAIL = 160
+
+
+def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
+    """Print the results in the given order."""
+    width = max((len(result.id) for result in results), default=0)
+    for result in results:
+        for line in result_lines(result, width):
+            echo(line, err=err)
+
+
+def result_lines(result: CheckResult, width: int) -> Iterable[str]:
+    """Yield `✘ set-epoch  ranks read the same order in epochs 0 and 1`, and what to do about it."""
+    mark, color = MARKS[result.status]
+    dim = result.status == "not-applicable"
+    detail = f"not applicable: {result.detail}" if dim else result.detail
+    head = click.style(f"{mark} {result.id:<{width}}", fg=color, bold=not dim, dim=dim)
+    yield head + click.style(f"  {' '.join(detail.split())}", dim=dim)
+    if not result.is_problem:
+        return
+    if result.follows:
+        yield from _labeled("follows from", result.follows)
+    elif result.fix:
+        yield from _labeled("fix", result.fix)
+    if result.place:
+        yield from _labeled("at", f"{relative(Path(result.place.file), Path.cwd())}:{result.place.line}")
+    yield from _labeled("page", f"composesim check --explain {result.id}")
+
+
+def relative(file: Path, folder: Path) -> str:
+    """Return a path relative to a folder if the file is below it."""
+    return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
+
+
+def _labeled(label: str, text: str) -> Iterable[str]:
+    first = f"    {label}: "
+    # Wrap only at spaces, so that a path or a call in a fix can be copied whole.
+    for line in textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False
+    ):
+        yield click.style(line[: len(first)], dim=True) + line[len(first) :]
+
+
+def print_expectations(results: Sequence[ExpectationResult], *, err: bool = False) -> None:
+    """Print a blank line and the expectations, or nothing if there are none."""
+    if not results:
+        return
+    echo(err=err)
+    width = max(len(f"{result.id} {result.wanted}") for result in results)
+    for result in results:
+        mark, color = _MARKS[result.status]
+        wanted = f"{result.id} {result.wanted}".ljust(width)
+        detail = result.detail
+        if len(detail) > _LONGEST_DETAIL:
+            detail = detail[: _LONGEST_DETAIL - 1] + "…"
+        echo(f"{click.style(mark, fg=color, bold=True)} {wanted}  {detail}", err=err)
+
 
 _MOST_NODES = 16
 _MOST_METRICS = 6
@@ -267,3 +346,41 @@ def _shortened(traceback: str) -> str:
     if left_out > 0:
         lines = [f"… {format_count(left_out, 'line')} above", *lines[-_MOST_TRACEBACK_LINES:]]
     return "\n".join(f"  {line}" for line in lines)
+
+
+def link_lines(plan: Plan, *, token: str) -> list[str]:
+    """Return two lines for each service. They contain the token of the run: print them on a terminal, never to a file."""
+    width = max((len(port.name) for port in plan.published), default=0)
+    lines = []
+    for port in plan.published:
+        credentials = login(port, token=token)
+        lines.append(f"  {port.name:<{width}}  {link(port, token=token)}{f'  ({credentials})' if credentials else ''}")
+        command = tunnel(port, user=plan.login, host=platform.node())
+        lines.append(f"  {'':<{width}}  from another machine: {command}")
+    return lines
+
+
+def links_of(folder: RunFolder) -> list[str]:
+    """Return the lines for the services of a run, or none if the plan cannot be read."""
+    try:
+        plan = folder.read_plan()
+    except SpecError:
+        return []
+    return link_lines(plan, token=folder.read_token()) if plan.published else []
+
+
+def published_by(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the services that a run publishes as JSON values, without the token."""
+    try:
+        services = published_services(folder.read_plan(), host=platform.node())
+    except SpecError:
+        return []
+    return [to_json(service) for service in services]
+
+
+def service_line(event: Event) -> str:
+    """Return that a service has exited (the run continues without it), and the last line of its output."""
+    code, output = event.data.get("exit_code"), str(event.data.get("words") or "").strip().splitlines()
+    return f"the service {event.data.get('name')} exited with status {code}" + (
+        f"; its last line: {output[-1]}" if output else ""
+    )

@@ -8,7 +8,7 @@ Only rules pronounce results. What they share (`sketches`, `replica_diff`, `sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -128,3 +128,27 @@ def check(
     return lambda rule: ScriptCheck(
         id=id, question=question, rule=rule, preconditions=preconditions, may_follow=may_follow
     )
+
+
+_MAX_NAMES = 5
+
+
+def where(at: Place | None) -> str:
+    """Return " (train.py, line 7)", or "" if the place is not known."""
+    return f" ({at[0].rpartition('/')[2]}, line {at[1]})" if at else ""
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return "rank 1" or "ranks 0, 2"."""
+    listed = sorted(ranks)
+    return f"rank{'s'[: len(listed) > 1]} {', '.join(map(str, listed))}"
+
+
+def names_text(names: Sequence[str], count: int | None = None) -> str:
+    """Return the first few names, and "…" if there are more."""
+    return ", ".join(names[:_MAX_NAMES]) + (" …" if (count or len(names)) > _MAX_NAMES else "")
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Return "4×2"."""
+    return "×".join(map(str, shape))

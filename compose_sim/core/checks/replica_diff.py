@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
-from compose_sim.core.checks.wording import ranks_text, shape_text
+from compose_sim.core.checks import ranks_text, shape_text
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, TensorHashes, TensorTable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from compose_sim.core.doctor.gpu_messages import NcclFacts
 from compose_sim.core.doctor.machine_checks import Check
-from compose_sim.core.doctor.nccl_log import NcclFacts
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import Report
 

@@ -9,11 +9,9 @@ from compose_sim.core.host.host import Host
 from compose_sim.core.host.torch_versions import REQUIREMENT, range_words, torch_range
 from compose_sim.core.plan.capacity import RUN_BYTES, room_for_ranks
 from compose_sim.core.plan.defaults import DEFAULT_IMAGE, pip_line
-from compose_sim.core.plan.gpus.binding import choose_binding
-from compose_sim.core.plan.gpus.driver import why_too_old
-from compose_sim.core.plan.gpus.request import label
-from compose_sim.core.plan.gpus.sharing import why_no_mps
-from compose_sim.core.units import format_bytes
+from compose_sim.core.plan.gpus.assignment import choose_binding, label, why_too_old
+from compose_sim.core.plan.gpus.gpu_plan import why_no_mps
+from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
 
 _Finding = tuple[str, str, str]  # status, detail and hint of a check

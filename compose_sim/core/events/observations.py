@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
-from compose_sim.core.piped_script import without_temporary_folder
+from compose_sim.core.text import without_temporary_folder
 from compose_sim.node.records import KINDS
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import LaunchEnvironment

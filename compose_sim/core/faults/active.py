@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from compose_sim.core.faults.commands import Fault, Heal, Scale
-from compose_sim.core.faults.effects import AgentCommand, Effect, Pause, Signal, Start
-from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kind import AgentCommand, Effect, Pause, RunSnapshot, Signal, Start
 from compose_sim.core.faults.parse import find_kind
 from compose_sim.core.plan.model import Plan
 from compose_sim.errors import SpecError

@@ -8,9 +8,8 @@ from typing import Any
 from compose_sim.core.faults.commands import Fault
 from compose_sim.core.faults.kind import FaultKind, flag_of
 from compose_sim.core.faults.kinds import KINDS
-from compose_sim.core.plan.model import Plan
-from compose_sim.core.plan.selectors import node_name
-from compose_sim.core.spelling import did_you_mean
+from compose_sim.core.plan.model import Plan, node_name
+from compose_sim.core.text import did_you_mean
 from compose_sim.errors import SpecError
 from compose_sim.plugins import find
 

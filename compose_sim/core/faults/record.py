@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.faults.effects import Effect
+from compose_sim.core.faults.kind import Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from compose_sim.core.host.host import Host, PythonFacts
-from compose_sim.core.plan.gpus.driver import cuda_of_image, why_too_old
-from compose_sim.core.plan.gpus.request import require_gpus
+from compose_sim.core.plan.gpus.assignment import cuda_of_image, require_gpus, why_too_old
 from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.spec import ClusterSpec

@@ -1,17 +1,18 @@
-"""Check that a request fits this machine, and choose a free subnet."""
+"""Check that a request fits this machine, estimate the memory of ranks, and choose a free subnet."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network, ip_network
+from typing import Any
 from zlib import crc32
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.network.links import check_links
 from compose_sim.core.plan.model import NOBODY, REQUESTED, STAND_IN, Choice, Plan
 from compose_sim.core.request.spec import ISOLATED, MAX_NODES_ON_A_BRIDGE, ClusterSpec
-from compose_sim.core.units import format_bytes
+from compose_sim.core.text import format_bytes, format_count
 from compose_sim.errors import EnvironmentMissingError, SpecError
 
 _REACH = {
@@ -145,3 +146,72 @@ def choose_subnet(spec: ClusterSpec, host: Host, *, run: str) -> str:
         f"there is no free /{prefix} subnet in {_SUBNETS}",
         hint="composesim prune --everywhere, or choose one: composesim up --subnet 172.30.0.0/24 …",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """The estimated peak of one rank, in bytes."""
+
+    process: int  # Python, torch, and what the script loads
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int  # with temporary tensors
+    buckets: int  # of DDP, in which gradients are reduced
+
+    @property
+    def total(self) -> int:
+        """Return the sum: the peak that a node sees per rank, without what allocators hold back."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMemory:
+    """What the ranks of a node are estimated to need, and what the node has; None without a limit."""
+
+    node: str
+    ranks: int
+    needs: int
+    limit: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the ranks fit."""
+        return self.limit is None or self.needs <= self.limit
+
+
+def rank_memory(result: Mapping[str, Any]) -> RankMemory:
+    """Return what `node/planning/memory_estimate.py` printed."""
+    peak: Mapping[str, int] = result["peak"]
+    return RankMemory(
+        process=result["process"],
+        parameters=peak.get("param", 0) + peak.get("buffer", 0),
+        gradients=peak.get("grad", 0),
+        optimizer=peak.get("opt", 0),
+        activations=peak.get("act", 0) + peak.get("temp", 0) + peak.get("oth", 0),
+        buckets=result["buckets"],
+    )
+
+
+def memory_of_nodes(plan: Plan, rank: RankMemory, *, machine_bytes: int | None) -> tuple[NodeMemory, ...]:
+    """Return the estimate of each node; one without a limit has the memory of the machine."""
+    return tuple(
+        NodeMemory(
+            node=node.name,
+            ranks=node.nproc,
+            needs=node.nproc * rank.total,
+            limit=node.memory_bytes or plan.default_memory_bytes or machine_bytes,
+        )
+        for node in plan.initial_nodes
+    )
+
+
+def memory_lines(rank: RankMemory, nodes: tuple[NodeMemory, ...]) -> Iterator[str]:
+    """Yield the estimate in words."""
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in asdict(rank).items())
+    yield f"memory    about {format_bytes(rank.total)} per rank ({parts})"
+    for node in nodes:
+        if not node.fits and node.limit is not None:
+            ranks = format_count(node.ranks, "rank")
+            has = format_bytes(node.limit)
+            yield f"memory    {node.node} needs {format_bytes(node.needs)} for {ranks}, more than its {has}"

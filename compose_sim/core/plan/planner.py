@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compose_sim.core.host.host import Host
-from compose_sim.core.piped_script import without_temporary_folder
 from compose_sim.core.plan.capacity import check_capacity, default_memory_bytes
 from compose_sim.core.plan.defaults import (
     check_driven,
@@ -37,12 +36,13 @@ from compose_sim.core.plan.model import (
 )
 from compose_sim.core.plan.mounts import driver_mounts, mapped_sources, node_mounts, private_project
 from compose_sim.core.plan.node_roles import role_command
+from compose_sim.core.plan.ports import plan_services
 from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
-from compose_sim.core.plan.recipes.options import check_options
+from compose_sim.core.plan.recipes.commands import check_options
 from compose_sim.core.plan.services import ServiceContext, needed_packages
-from compose_sim.core.plan.services_plan import plan_services
 from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, submit_options
 from compose_sim.core.request.spec import ISOLATED, ClusterSpec
+from compose_sim.core.text import without_temporary_folder
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT

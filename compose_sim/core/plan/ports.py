@@ -1,11 +1,13 @@
-"""Choose the ports of this machine on which a run publishes services: the requested, the usual or the next free ones."""
+"""Plan the services beside the nodes, and the ports of this machine on which they are published."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from compose_sim.core.plan.model import Choice, PlannedPort
+from compose_sim.core.plan.model import Choice, PlannedPort, PlannedService
+from compose_sim.core.plan.services import ServiceContext, load_service, requested_services
+from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
 _LAST = 65535
@@ -54,3 +56,25 @@ def next_free(first: int, taken: Mapping[int, str]) -> int:
     if not number:
         raise SpecError(f"this machine has no free port from {first} on", hint="ss -ltn")
     return number
+
+
+def plan_services(
+    spec: ClusterSpec,
+    master_ports: tuple[PlannedPort, ...],
+    context: ServiceContext,
+    *,
+    listening: Mapping[int, str],
+    contained: bool,
+) -> tuple[tuple[PlannedService, ...], tuple[PlannedPort, ...], tuple[Choice, ...]]:
+    """
+    Return the requested services and the ports of the master, with ports of this machine, and Choices about these.
+
+    `listening` maps the ports of this machine that are in use to their users. Raises SpecError if a requested one is in use.
+    """
+    services: list[PlannedService] = []
+    for name, value in requested_services(spec.services).items():
+        services += load_service(name).containers(replace(context, value=value))
+    wanted = [*master_ports, *(port for service in services for port in service.ports)]
+    ports, choices = choose_ports(wanted, requested=spec.publish, listening=listening, shared=not contained)
+    placed = [replace(each, ports=tuple(ports[port.name] for port in each.ports)) for each in services]
+    return tuple(placed), tuple(ports[port.name] for port in master_ports), choices

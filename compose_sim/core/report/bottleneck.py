@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compose_sim.core.state.state import Load
-from compose_sim.core.units import format_bytes, format_seconds
+from compose_sim.core.text import format_bytes, format_seconds
 
 if TYPE_CHECKING:  # every command imports the report, and only few need timelines
     from compose_sim.core.state.timeline import RankTally

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from compose_sim.core.units import format_seconds
+from compose_sim.core.text import format_seconds
 
 _NEGOTIATE = "NEGOTIATE_"
 _MICROSECONDS = 1e6

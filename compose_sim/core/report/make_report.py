@@ -23,11 +23,11 @@ from compose_sim.core.report.report import (
     RoundReport,
     TestedRange,
     Timings,
+    published_services,
 )
-from compose_sim.core.report.service_links import published_services
 from compose_sim.core.state.progress import phase_of
 from compose_sim.core.state.state import ClusterState, Failure, NodeState
-from compose_sim.core.units import format_bytes, format_seconds
+from compose_sim.core.text import format_bytes, format_seconds
 from compose_sim.core.verdict.verdict import judge
 
 

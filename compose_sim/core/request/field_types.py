@@ -9,11 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from compose_sim.core.network.links import check_links
-from compose_sim.core.request.check_ids import IDS, unknown_check
-from compose_sim.core.request.gpu_selection import parse_gpus
-from compose_sim.core.request.run_name import RUN_NAME
-from compose_sim.core.request.service_names import BUILT_IN, check_service
-from compose_sim.core.units import format_bytes, parse_bytes, parse_seconds
+from compose_sim.core.request.names import BUILT_IN, IDS, RUN_NAME, check_service, parse_gpus, unknown_check
+from compose_sim.core.text import format_bytes, parse_bytes, parse_seconds
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")  # Docker checks the rest; none of these is special in `.env`

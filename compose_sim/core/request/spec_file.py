@@ -30,9 +30,8 @@ def parse_spec_text(text: str, source: str, variables: Mapping[str, str]) -> dic
     """
     if not text:
         return {}
-    from compose_sim.core.request.toml_source import read_toml
     from compose_sim.core.request.validation_errors import error_in_file
-    from compose_sim.core.request.yaml_source import read_yaml
+    from compose_sim.core.request.yaml_source import read_toml, read_yaml
 
     read = (read_toml if source.endswith(".toml") else read_yaml)(text, source, variables)
     try:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from compose_sim.core.request.yaml_source import KeyPath, YamlText
-from compose_sim.core.spelling import did_you_mean, nearest
+from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import SpecError
 
 KeysAt = Callable[[KeyPath], list[str]]  # path of an unknown key -> the keys that are known there

@@ -1,4 +1,4 @@
-"""Define the format of scenarios: steps, and the expectations that the run must meet."""
+"""Define the format of scenarios, the steps and the expectations that the run must meet, and parse their files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,26 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from compose_sim.core.events.events import KINDS as EVENTS
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.faults.parse import GROUP
 from compose_sim.core.request.field_types import Duration
-from compose_sim.core.spelling import did_you_mean
+from compose_sim.core.request.spec import ClusterSpec
+from compose_sim.core.request.spec_file import keys_at as keys_of_spec
+from compose_sim.core.request.validation_errors import error_in_file, problems_of
+from compose_sim.core.request.yaml_source import KeyPath, read_yaml
+from compose_sim.core.text import did_you_mean
 from compose_sim.core.verdict.verdict import EXIT_CODES
 from compose_sim.plugins import find
 
@@ -222,3 +235,34 @@ def _only(model: BaseModel, keys: tuple[str, ...], why_not_both: str) -> str:
 def unknown(what: str, name: str, known: Any) -> str:
     """Return the message for an unknown name."""
     return f"unknown {what} '{name}'{did_you_mean(name, sorted(known))}"
+
+
+_INSIDE: dict[str, type[BaseModel]] = {"at": TriggerSpec, "fault": FaultSpec}
+_LISTS: dict[str, type[BaseModel]] = {"steps": Step, "expect": Expectation}
+
+
+def parse_scenario(text: str, source: str, variables: Mapping[str, str]) -> Scenario:
+    """
+    Return the scenario of a file; `variables` are the values of `${NAME}`.
+
+    Raises SpecError with file, line and key.
+    """
+    read = read_yaml(text, source, variables)
+    try:
+        scenario = Scenario.model_validate(read.values)
+    except ValidationError as error:
+        raise error_in_file(read, problems_of(error, _keys_at)) from None
+    try:
+        ClusterSpec.model_validate(scenario.cluster)
+    except ValidationError as error:
+        problems = [problem.inside("cluster") for problem in problems_of(error, keys_of_spec)]
+        raise error_in_file(read, problems) from None
+    return scenario
+
+
+def _keys_at(path: KeyPath) -> list[str]:
+    """Return the keys that are valid beside the one at this path."""
+    if len(path) == 1:
+        return [*Scenario.model_fields]
+    model = _INSIDE.get(str(path[2])) if len(path) > 3 else _LISTS.get(str(path[0]))
+    return [field.alias or name for name, field in (model or Scenario).model_fields.items()]

@@ -1,9 +1,10 @@
-"""Diagnose hangs: when no rank makes progress, find the rank that the others wait for, and where it is."""
+"""Diagnose hangs: when no rank makes progress, find the rank that the others wait for, and where it is, also at a breakpoint."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import active_faults
 from compose_sim.core.state.state import ClusterState, Failure, RankState
@@ -208,3 +209,35 @@ def _as_well(standings: list[Standing], first: Standing) -> str:
 
 def _listed(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakpoint:
+    """A rank that has stopped at `breakpoint()`; `phase` is waiting, attached or released."""
+
+    node: str
+    file: str
+    line: int
+    socket: str  # the name in the `debug/` folder of the run
+    phase: str
+
+
+def breakpoint_after(before: Breakpoint | None, event: Event, *, rank: int) -> Breakpoint | None:
+    """Return the breakpoint of a rank after one more event; None once the process has exited or was started again."""
+    if event.rank != rank:
+        return before
+    if event.kind in ("rank-started", "rank-exited"):
+        return None
+    if event.kind != "breakpoint":
+        return before
+    data = event.data
+    phase = str(data.get("phase", "waiting"))
+    if phase == "released":
+        return replace(before, phase=phase) if before else None
+    return Breakpoint(
+        node=event.node or "",
+        file=str(data.get("file", "")),
+        line=int(data.get("line", 0)),
+        socket=str(data.get("socket", "")),
+        phase=phase,
+    )

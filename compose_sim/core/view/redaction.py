@@ -1,6 +1,6 @@
 """Remove secrets from the files of a run: the values that are known to be secret, and texts that look like tokens.
 
-Known are the values of variables and options whose names look like secrets (`core/plan/masking.py`), passwords in addresses, and
+Known are the values of variables and options whose names look like secrets (`core/plan/environment.py`), passwords in addresses, and
 the secrets of the run itself. Each is found in all spellings that composesim writes: plain, in JSON, in a compose file.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from compose_sim.core.plan.masking import MASK, is_secret
+from compose_sim.core.plan.environment import MASK, is_secret
 
 _SHORTEST = 6  # characters of a value that is searched for everywhere: a shorter one would be found in other words
 _LEAST_DIGITS = 8  # of a value that is a number

@@ -18,8 +18,7 @@ from itertools import islice
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.active import compile_fault, faults_to_heal, healed_by_start, scaled_nodes
 from compose_sim.core.faults.commands import DumpRanks, Fault, Heal, Intervention, ProfileSteps, Scale, SetLinks
-from compose_sim.core.faults.effects import Action, Effect, Pause, Signal, Start
-from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kind import Action, Effect, Pause, RunSnapshot, Signal, Start
 from compose_sim.core.faults.record import record_of_effect
 from compose_sim.core.network.links import check_links, merged
 from compose_sim.core.network.node_network import NetworkFault
@@ -27,8 +26,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.engine.control.node_actions import NodeActions
 from compose_sim.engine.docker.network import Networks
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.run_folder.control_requests import ControlRequests
-from compose_sim.engine.run_folder.expected_losses import ExpectedLosses
+from compose_sim.engine.run_folder.control_requests import ControlRequests, ExpectedLosses
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 

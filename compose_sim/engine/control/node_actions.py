@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.faults.effects import Action, AgentCommand, LimitCpus, Signal, Start
+from compose_sim.core.faults.kind import Action, AgentCommand, LimitCpus, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.run_folder.agent_commands import AgentCommands
+from compose_sim.engine.run_folder.control_requests import AgentCommands
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, EngineError
 

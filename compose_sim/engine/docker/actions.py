@@ -17,7 +17,7 @@ from compose_sim.engine.subprocesses import output_of, run_bound, try_output_of
 from compose_sim.errors import CommandError, EngineError
 
 if TYPE_CHECKING:
-    from compose_sim.core.faults.effects import Action
+    from compose_sim.core.faults.kind import Action
 
 # kill(-1) reaches all processes of the container at once, except the caller and the init, which only forwards signals.
 _SIGNAL_ALL = "import os, sys; os.kill(-1, int(sys.argv[1]))"
@@ -36,7 +36,7 @@ def run_docker(*arguments: str, ignore: Sequence[str] = (), hint: str = "compose
 
 def perform(plan: Plan, folder: RunFolder, act: Action, container: str) -> None:
     """Perform the act on the container; raise EngineError if that fails."""
-    from compose_sim.core.faults.effects import LimitCpus, Pause, Signal, Start
+    from compose_sim.core.faults.kind import LimitCpus, Pause, Signal, Start
 
     if isinstance(act, Start):
         _start(plan, folder, act.node, container)

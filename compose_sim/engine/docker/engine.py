@@ -28,7 +28,7 @@ from compose_sim.engine.subprocesses import (
 )
 
 if TYPE_CHECKING:
-    from compose_sim.core.faults.effects import Action
+    from compose_sim.core.faults.kind import Action
 
 _FOLDER_LABEL = "composesim.folder"
 _CLUSTER_ROLES = ("master", "node")  # helpers and services are not part of the cluster

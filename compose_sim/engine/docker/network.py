@@ -10,8 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from compose_sim.core.network.links import parse_link
-from compose_sim.core.network.node_network import NetworkFault, decide_network
-from compose_sim.core.network.shaping_script import PROBE, Means, check_means, means_found, render_script
+from compose_sim.core.network.node_network import (
+    PROBE,
+    Means,
+    NetworkFault,
+    check_means,
+    decide_network,
+    means_found,
+    render_script,
+)
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.docker.images import ensure_host_image
 from compose_sim.engine.protocol import Engine, NodeStatus

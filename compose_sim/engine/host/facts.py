@@ -20,6 +20,7 @@ from compose_sim.engine.host.capacity import (
     available_memory,
     free_disk,
     free_process_ids,
+    listening_ports,
     most_neighbors,
     own_free_memory,
     own_free_process_ids,
@@ -28,7 +29,6 @@ from compose_sim.engine.host.docker_facts import docker_facts
 from compose_sim.engine.host.docker_socket import daemon_ids
 from compose_sim.engine.host.gpus import inspect_gpus
 from compose_sim.engine.host.mapped_mount import why_unmappable
-from compose_sim.engine.host.ports import listening_ports
 from compose_sim.engine.project_owner import user_of_nodes
 from compose_sim.engine.subprocesses import bounded_output_of, output_of
 from compose_sim.errors import EnvironmentMissingError

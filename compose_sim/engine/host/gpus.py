@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compose_sim.core.host.gpus import NO_GPUS, Gpu, Inventory, Toolkit
+from compose_sim.core.host.host import NO_GPUS, Gpu, Inventory, Toolkit
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import EngineSilentError
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compose_sim.assets import node_code
-from compose_sim.core.plan.memory import RankMemory, rank_memory
+from compose_sim.core.plan.limits import RankMemory, rank_memory
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import ComposesimError, SpecError

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
-from compose_sim.core.spelling import did_you_mean, nearest
+from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins import find, installed
 

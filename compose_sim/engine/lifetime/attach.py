@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from compose_sim.core.faults.effects import AgentCommand
+from compose_sim.core.faults.kind import AgentCommand
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import initial_state, speaks_for_another
-from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
-from compose_sim.engine.run_folder.agent_commands import AgentCommands
+from compose_sim.core.verdict.hang import Breakpoint, breakpoint_after
+from compose_sim.engine.run_folder.control_requests import AgentCommands
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.folder import RunFolder, try_read_plan
 from compose_sim.engine.run_folder.node_files import folder_of

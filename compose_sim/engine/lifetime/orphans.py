@@ -13,8 +13,7 @@ from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.finished import belongs_to, end_of
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
 from compose_sim.engine.run_folder.node_files import folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, ComposesimError, DaemonError, SpecError

@@ -17,14 +17,14 @@ from compose_sim.engine.local.process_labels import (
 from compose_sim.errors import EngineError
 
 if TYPE_CHECKING:
-    from compose_sim.core.faults.effects import Action
+    from compose_sim.core.faults.kind import Action
 
 _MPS_GRACE_S = 6.0  # the daemon gives clients 2 s
 
 
 def perform(run: str, act: Action) -> None:
     """Perform the act on the node; raise EngineError if that fails."""
-    from compose_sim.core.faults.effects import Pause, Signal
+    from compose_sim.core.faults.kind import Pause, Signal
 
     if isinstance(act, Pause):
         _pause(run, act.node) if act.on else _resume(run, act.node)

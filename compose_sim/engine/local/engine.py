@@ -22,8 +22,7 @@ from compose_sim.core.plan.model import Plan, PlannedNode, short_folder
 from compose_sim.engine.local import actions, process_labels
 from compose_sim.engine.local.process_labels import LabeledProcess, agent_of, labeled_processes, without_ancestors
 from compose_sim.engine.local.reaper import ChildProcesses
-from compose_sim.engine.local.starters import Starters, shared_program
-from compose_sim.engine.local.zygote import Zygote
+from compose_sim.engine.local.starters import Starters, Zygote, shared_program
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, last_event, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
@@ -32,7 +31,7 @@ from compose_sim.errors import EngineError, EnvironmentMissingError
 from compose_sim.node.shared.process import environment_of
 
 if TYPE_CHECKING:
-    from compose_sim.core.faults.effects import Action
+    from compose_sim.core.faults.kind import Action
 
 MASTER = "master"
 _MASTER_LISTENS_WITHIN_S = 60.0
@@ -97,7 +96,7 @@ class LocalEngine:
 
     def perform(self, plan: Plan, folder: RunFolder, act: Action) -> None:
         """Signal the node's processes, or start a new agent with the environment of the first one."""
-        from compose_sim.core.faults.effects import Start
+        from compose_sim.core.faults.kind import Start
 
         if isinstance(act, Start):
             self._restart(plan, folder, next(node for node in plan.nodes if node.name == act.node))

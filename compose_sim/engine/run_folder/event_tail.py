@@ -10,14 +10,12 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
 
-from compose_sim.core.events.event_data import printable
-from compose_sim.core.events.events import Event, parse_file_event, parse_metric
-from compose_sim.core.events.printed_numbers import printed_numbers
+from compose_sim.core.events.events import Event, parse_file_event, parse_metric, printable
+from compose_sim.core.events.scalars import printed_numbers
 from compose_sim.core.plan.model import DRIVER, Plan
-from compose_sim.engine.run_folder.clock import read_clock
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
+from compose_sim.engine.run_folder.folder import read_clock
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
-from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
 _ALL_CHUNKS = 4 << 20  # of all logs at a time: each line becomes an object of ten times its size

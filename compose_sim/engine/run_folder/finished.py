@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_of
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError

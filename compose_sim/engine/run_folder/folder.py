@@ -19,17 +19,72 @@ from compose_sim import assets
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.plan.model import HIDDEN, KINDS, NODES, TOKEN, Plan, plan_from_dict
 from compose_sim.engine.project_owner import check_project
-from compose_sim.engine.run_folder.clock import begin_clock, read_clock
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
-from compose_sim.engine.run_folder.location import make_home, runs_folder
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS
-from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 from compose_sim.errors import EngineError, ResourceError, SpecError, resource_error
 from compose_sim.node.shared.authentication import SECRET
 from compose_sim.node.shared.event_log import RunClock
 
 if TYPE_CHECKING:
     from compose_sim.core.report.report import Report
+import hashlib
+
+from compose_sim.core.plan.model import Choice
+from compose_sim.node.shared.event_log import CLOCK_FILE
+
+VARIABLE = "COMPOSESIM_RUNS"
+_PRIVATE, _PASSABLE = 0o700, 0o711
+
+
+def runs_folder(project: Path) -> Path:
+    """Return the folder of all runs of a project folder; raise SpecError if root must not work there."""
+    check_project(project)
+    home = _home(project)
+    check_project(home, home / HIDDEN)
+    return home / HIDDEN / "runs"
+
+
+def make_home(runs: Path) -> None:
+    """Make the folder above `.composesim`, if it does not exist, for this user only. Nodes of root may belong to another user."""
+    runs.parents[1].mkdir(_PRIVATE if os.geteuid() else _PASSABLE, parents=True, exist_ok=True)
+
+
+def location_choice(project: Path) -> Choice | None:
+    """Return why the runs are not in the project; None if they are."""
+    home = _home(project)
+    if home == project:
+        return None
+    why = f"requested by {VARIABLE} or --runs-dir" if os.environ.get(VARIABLE) else f"'{project}' cannot be written"
+    return Choice(what="runs", value=str(runs_folder(project)), why=why)
+
+
+def _home(project: Path) -> Path:
+    if chosen := os.environ.get(VARIABLE):
+        return Path(os.path.realpath(chosen))  # as nodes see it, which must not write there
+    if not project.exists() or any(os.access(path, os.W_OK) for path in (project, project / HIDDEN / "runs")):
+        return project
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    return state / "composesim" / f"{project.name}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:12]}"
+
+
+def begin_clock(files: SafeFolder) -> None:
+    """Start the clock of a new run."""
+    files.replace(CLOCK_FILE, str(RunClock.begin()))
+
+
+def began_at(files: SafeFolder) -> float | None:
+    """Return when a run began, in Unix seconds; None if it has no clock."""
+    status = files.status(CLOCK_FILE)
+    return round(status.st_mtime, 3) if status else None
+
+
+def read_clock(files: SafeFolder) -> RunClock:
+    """Return the clock of a run; a new one if the run has none."""
+    try:
+        return RunClock.parse(files.read_text(CLOCK_FILE))
+    except (OSError, UnsafeFileError):
+        return RunClock.begin()
+
 
 _WRITTEN_BY_ALL_NODES = ("shared", "record", "mps")
 _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank

@@ -1,4 +1,4 @@
-"""Read a run from the run folder: the last state, and the report, even after a crash."""
+"""Read a run from the run folder, even after a crash: the last state, the report, and what the checks judge."""
 
 from __future__ import annotations
 
@@ -16,13 +16,25 @@ from compose_sim.core.state.state import ClusterState, is_on
 from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
+from compose_sim.engine.run_folder.safe_files import UnsafeFileError
 from compose_sim.node.shared.progress_page import ProgressPage
 
 if TYPE_CHECKING:
     from compose_sim.core.report.report import Report
+from pathlib import Path
+
+from compose_sim.core.checks import Case
+from compose_sim.core.events.events import parse_file_event
+from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
+from compose_sim.core.plan.model import NODES
+from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
+from compose_sim.core.report.report import Report
+from compose_sim.core.verdict.hang import standings_of
+from compose_sim.engine.run_folder.folder import try_read_plan
+from compose_sim.engine.run_folder.node_files import NodeFiles
+from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
 
 _EVIDENCE_LINES = 20
 _MOST_OF_PAGE = 1 << 16  # bytes; a page has fewer
@@ -53,7 +65,6 @@ def prepare_report() -> None:
     """Import what `build_report` needs, which takes as long as what it does."""
     from compose_sim.core.checks import run  # noqa: F401 - imported ahead of its use
     from compose_sim.core.report import make_report  # noqa: F401 - as above
-    from compose_sim.engine.run_folder import check_inputs  # noqa: F401 - as above
 
 
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
@@ -63,7 +74,6 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
     from compose_sim.core.report.bottleneck import rank_times
     from compose_sim.core.report.make_report import make_report
     from compose_sim.core.state.timeline import Timeline
-    from compose_sim.engine.run_folder.check_inputs import read_case, read_observed, read_timeline
     from compose_sim.node.records.timings import StepTimes
 
     observed, timeline = read_observed(folder.path, state), Timeline()
@@ -111,3 +121,113 @@ def _in_order(events: list[Event]) -> list[Event]:
         replace(event, t=last) if event.kind in READ_FROM_LOGS else event for event in events if event.kind != "log"
     )
     return sorted(stamped, key=lambda event: event.t)
+
+
+_MOST_RECORDS = 1_000_000  # of one file
+_MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
+
+
+def read_case(folder: Path, report: Report, *, why_not: str = "", observed: Observed | None = None) -> Case:
+    """Return the case of a run: the observations, unless given, the logs and how it ended. `why_not` says why no check applies."""
+    plan = try_read_plan(str(folder))  # None if somebody deleted it
+    events = read_events(folder, plan)
+    state = fold_all(plan, events) if plan else None
+    return Case(
+        observed=observed or read_observed(folder, state),
+        verdict=report.verdict,
+        cause=report.cause,
+        logs=read_logs(folder, events, state),
+        stalls=standings_of(state) if state else (),
+        why_not=why_not,
+    )
+
+
+def read_timeline(folder: Path) -> HorovodTimeline | None:
+    """Return what Horovod's timeline of a run shows; None if there is no timeline, or it is empty."""
+    files = SafeFolder(folder)
+    for above in (
+        "",
+        *(f"{NODES}/{node}/" for node in files.folders(NODES)),
+    ):  # rank 0's node has it, usually the first
+        name = f"{above}logs/timeline.json"
+        status = files.status(name)
+        if status and status.st_size <= MOST_BYTES:
+            return parse_timeline(files.read_text(name), file=name)
+    return None
+
+
+def _may_tell(state: ClusterState | None, node: str, rank: int, generation: int | None) -> bool:
+    return state is None or is_on(state, node, rank, generation)
+
+
+def read_observed(folder: Path, state: ClusterState | None = None, *, generation: int | None = None) -> Observed:
+    """
+    Return what each rank observed in the round of this generation; without one, in the last round of the run.
+
+    With the last state, only what the node of the rank has written counts.
+    """
+    files = SafeFolder(folder)
+    newest: dict[int, tuple[int, str, str]] = {}
+    for name in files_of_nodes(files, "observations", ".jsonl"):
+        node, rank, number = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
+        told = node and rank.isdecimal() and number.isdecimal() and generation in (None, int(number))
+        if told and _may_tell(state, node, int(rank), int(number)):
+            newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
+    last = max((at for at, _, _ in newest.values()), default=0)
+    ranks: dict[int, RankObserved] = {
+        rank: parse_rank(node, rank, _records(files, name)) for rank, (at, node, name) in newest.items() if at == last
+    }
+    return Observed(ranks=ranks)
+
+
+def read_logs(folder: Path, events: list[Event], state: ClusterState | None = None) -> dict[int, tuple[str, ...]]:
+    """
+    Return what each rank printed in the last round, by line, up to _MOST_PRINTED bytes.
+
+    A rank may have run on another node before, with other output. With the last state, only its node counts.
+    """
+    rounds = [event for event in events if event.kind == "rendezvous" and event.data.get("logs")]
+    last = max((event.generation or 0 for event in rounds), default=0)
+    if state and state.generation is not None:
+        last = state.generation
+    begins = {
+        f"{event.node}.{rank}.log": int(begins_at)
+        for event in rounds
+        if event.generation == last
+        for rank, begins_at in event.data["logs"].items()
+    }
+    logs, files = {}, SafeFolder(folder)
+    for name in files_of_nodes(files, "logs", ".log"):
+        log = PurePath(name).name
+        node, _, rank = log.removesuffix(".log").rpartition(".")
+        if rank.isdecimal() and (log in begins or not begins) and _may_tell(state, node, int(rank), None):
+            logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0), _MOST_PRINTED))
+    return logs
+
+
+def read_events(folder: Path, plan: Plan | None = None) -> list[Event]:
+    """Return all events of the run, in order of time; with a plan, those of its nodes."""
+    files = SafeFolder(folder)
+    parsed = [
+        parse_file_event(line, PurePath(name).stem)
+        for name in NodeFiles(files, plan).event_files()
+        for line in _records(files, name)
+    ]
+    return sorted((event for event in parsed if event), key=lambda event: event.t)
+
+
+def _records(files: SafeFolder, name: str) -> list[str]:
+    """Return the lines of a file of records; a node that writes only line ends takes no more than one that writes records."""
+    try:
+        text = files.read_bytes(name).decode("utf-8", "replace")
+    except (OSError, UnsafeFileError):  # a node made it unreadable
+        return []
+    return [line for line in text.split("\n", _MOST_RECORDS)[:_MOST_RECORDS] if line]
+
+
+def _lines(files: SafeFolder, name: str, begins_at: int, most: int) -> list[str]:
+    """Return the lines in a part of a file: a run that wrote more is judged by the beginning."""
+    try:
+        return files.read_bytes(name, offset=begins_at, size=most).decode("utf-8", "replace").splitlines()
+    except (OSError, UnsafeFileError):  # a node made it unreadable
+        return []

@@ -13,18 +13,241 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import secrets
 import stat
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 from compose_sim.core.plan.model import HIDDEN
-from compose_sim.engine.run_folder.descent import Descent, absolute
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError, refuse_kind, refuse_owner
-from compose_sim.engine.run_folder.file_owner import give, is_shared, share
-from compose_sim.engine.run_folder.folder_removal import remove_folder
+from compose_sim.engine.project_owner import is_trusted
+from compose_sim.errors import SpecError
+
+_SAFE_FOLDER_REMOVAL = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_folder(name: str, above: int) -> None:
+    """Delete a folder in the open folder `above`. No link is followed, even if one replaces a folder meanwhile."""
+    with _opened(name, above) as top:
+        while below := _remove_files(top):
+            for each in below:
+                with _opened(each, top) as folder:
+                    for inner in _remove_files(folder):
+                        _remove_or_move(inner, folder, top)
+                os.rmdir(each, dir_fd=top)
+    os.rmdir(name, dir_fd=above)
+
+
+def _remove_or_move(name: str, folder: int, top: int) -> None:
+    """Delete a folder if it is empty, or move it up to `top`, where it is deleted later."""
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError:
+        os.rename(name, secrets.token_hex(16), src_dir_fd=folder, dst_dir_fd=top)
+
+
+def _remove_files(folder: int) -> list[str]:
+    """Delete the files and links in an open folder, and return the names of the folders in it."""
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in found if is_folder]
+
+
+@contextmanager
+def _opened(name: str, above: int) -> Iterator[int]:
+    folder = os.open(name, _SAFE_FOLDER_REMOVAL, dir_fd=above)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+_SHARED = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
+
+
+def give(descriptor: int, owner: tuple[int, int] | None) -> None:
+    """Give a file or folder to a user and group, if this process is root."""
+    status = os.fstat(descriptor)
+    if owner and os.geteuid() == 0 and (status.st_uid, status.st_gid) != owner:
+        os.fchown(descriptor, *owner)
+
+
+def share(descriptor: int) -> None:
+    """Let the group read a file, or whatever will be made in a folder."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    os.fchmod(descriptor, mode | (_SHARED if stat.S_ISDIR(os.fstat(descriptor).st_mode) else stat.S_IRGRP))
+
+
+def is_shared(folder: int) -> bool:
+    """Return whether the group can read what will be made in a folder."""
+    return os.fstat(folder).st_mode & _SHARED == _SHARED
+
+
+def owner_of_new_files(folder: int) -> int:
+    """Return who owns the files that this process makes in a folder: on some network file systems another user. -1 if it cannot."""
+    name = f".composesim.{secrets.token_hex(4)}"
+    with suppress(OSError):
+        descriptor = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
+        )
+        os.unlink(name, dir_fd=folder)
+        try:
+            return os.fstat(descriptor).st_uid
+        finally:
+            os.close(descriptor)
+    return -1
+
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a regular file",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class UnsafeFileError(SpecError):
+    """Something below `.composesim` is not what composesim would have created there, and may lead elsewhere."""
+
+
+def kind_of(status: os.stat_result) -> str:
+    """Return what a file is, such as `a named pipe`."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "of an unknown kind")
+
+
+def refuse_kind(path: Path, status: os.stat_result, wanted: int) -> NoReturn:
+    raise UnsafeFileError(f"'{path}' is {kind_of(status)}, not {_KINDS[wanted]}", hint=f"ls -ld {path}, then delete it")
+
+
+def refuse_owner(path: Path | str, owner: int) -> NoReturn:
+    try:
+        name = f"'{pwd.getpwuid(owner).pw_name}'"
+    except KeyError:
+        name = str(owner)
+    raise UnsafeFileError(
+        f"'{path}' belongs to the user {name}, who could read or replace what a run keeps there",
+        hint=f"ls -ld {path}, then delete it, or use another folder: composesim --runs-dir FOLDER …",
+    )
+
+
+def check_owner(path: str, folder: int, above: int, base: int, *, in_run: bool) -> None:
+    """
+    Trust root, the caller, and the owner of the project if the caller is root and trusts that user.
+
+    A run's folders for nodes may belong to the user of the nodes. Only root can have put such a folder where only trusted users write.
+    """
+    owner, parent, project = os.fstat(folder).st_uid, os.fstat(above), os.fstat(base).st_uid
+    trusted = {0, os.geteuid() or (project if is_trusted(project) else 0)}
+    if owner in trusted or (in_run and parent.st_uid in trusted and not parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        return
+    if owner != owner_of_new_files(base):
+        refuse_owner(path, owner)
+
+
+_RUN_DEPTH = 3  # of a run's folder: .composesim/runs/NAME
+_CHILD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Descent:
+    """
+    The folders that lead from a trusted base to one below it, all open.
+
+    With `checks`, they must belong to trusted users.
+    """
+
+    def __init__(self, base: int, path: str, *, checks: bool) -> None:
+        """Begin at an open folder; `path` is its path."""
+        self._opened, self._paths, self._parts = [base], [path], list[str]()
+        self._checks = checks
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._opened:
+            os.close(self._opened.pop())
+
+    @property
+    def folder(self) -> int:
+        """The folder that was entered last."""
+        return self._opened[-1]
+
+    @property
+    def path(self) -> str:
+        """The path of that folder."""
+        return self._paths[-1]
+
+    def go(self, parts: Sequence[str], modes: Sequence[int] | None = None) -> int:
+        """Go to the folder of this path below the base, and return it; make what does not exist, if there are `modes`."""
+        differing = (number for number, pair in enumerate(zip(self._parts, parts, strict=False)) if pair[0] != pair[1])
+        common = next(differing, min(len(self._parts), len(parts)))
+        while len(self._parts) > common:
+            self._parts.pop()
+            self._paths.pop()
+            os.close(self._opened.pop())
+        for number in range(common, len(parts)):
+            self._enter(parts[number], None if modes is None else modes[number])
+        return self.folder
+
+    def _enter(self, part: str, mode: int | None) -> None:
+        above, base = self.folder, self._opened[0]
+        made = mode is not None and self._make(part, mode)
+        folder = self._open(part)
+        self._opened.append(folder)
+        self._paths.append(f"{self.path}/{part}")
+        self._parts.append(part)
+        if self._checks:
+            check_owner(self.path, folder, above, base, in_run=len(self._parts) > _RUN_DEPTH)
+        if made and is_shared(above):
+            share(folder)
+
+    def _make(self, name: str, mode: int) -> bool:
+        """Make a folder in the present one; return False if there is something of that name."""
+        try:
+            with absolute(self.path):
+                os.mkdir(name, mode, dir_fd=self.folder)
+        except FileExistsError:
+            return False
+        return True
+
+    def _open(self, name: str) -> int:
+        """Open a folder in the present one."""
+        try:
+            with absolute(self.path):
+                return os.open(name, _CHILD, dir_fd=self.folder)
+        except OSError as error:
+            path = Path(self.path, name)
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
+                raise
+            status = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                refuse_kind(path, status, stat.S_IFDIR)
+            if os.geteuid() and status.st_uid not in (0, os.geteuid()):
+                refuse_owner(path, status.st_uid)
+            raise
+
+
+@contextmanager
+def absolute(folder: str) -> Iterator[None]:
+    """Put the whole path of files into errors."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error.filename, str | None):  # a write does not know the name
+            error.filename = f"{folder}/{error.filename}" if error.filename else folder
+        raise
+
 
 MOST_BYTES = 64 << 20  # of a file that is read as a whole
 # The Docker daemon may be neither root nor the owner on the file system, and must get through to the folders that nodes mount.

@@ -11,17 +11,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from compose_sim.core.faults.effects import Action, Pause, Signal, Start
+from compose_sim.core.faults.kind import Action, Pause, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.verdict.job_ending import RUNNING, WAITING, job_ending, job_exit_code
+from compose_sim.core.verdict.verdict import RUNNING, WAITING, job_ending, job_exit_code
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.slurm import jobs
-from compose_sim.engine.slurm.commands import ask, require_commands
-from compose_sim.engine.slurm.jobs import find_jobs, job_fields
-from compose_sim.engine.slurm.records import MASTER, exited, read_nodes, read_records, status_of
+from compose_sim.engine.slurm.jobs import (
+    MASTER,
+    ask,
+    exited,
+    find_jobs,
+    job_fields,
+    read_nodes,
+    read_records,
+    require_commands,
+    status_of,
+)
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
 from compose_sim.errors import (
     CommandError,

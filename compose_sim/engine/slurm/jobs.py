@@ -1,4 +1,4 @@
-"""Find, submit and cancel the jobs of runs.
+"""Find, submit and cancel the jobs of runs, and read what they record in the run folder.
 
 A job names its run and the run's folder in its comment, so every shell finds it. In an allocation of the user, which is not ours to
 cancel, the name of the first step holds the same.
@@ -6,18 +6,66 @@ cancel, the name of the first step holds the same.
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.verdict.job_ending import RUNNING, WAITING, job_ending
-from compose_sim.engine.slurm.commands import ask
-from compose_sim.errors import CommandError, EngineError, SpecError
+from compose_sim.core.verdict.verdict import RUNNING, WAITING, job_ending
+from compose_sim.engine.protocol import NodeStatus
+from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
+from compose_sim.errors import CommandError, EngineError, EngineSilentError, EnvironmentMissingError, SpecError
+
+ANSWERS_WITHIN_S = 60.0
+_NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "Zero Bytes were")
+
+
+def require_commands() -> None:
+    """Raise EnvironmentMissingError if a command that the engine uses is not installed."""
+    for command in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
+        if not shutil.which(command):
+            raise EnvironmentMissingError(
+                f"'{command}' was not found: this machine is not a login node of a Slurm cluster",
+                hint=f"module load slurm, or which {command}",
+            )
+
+
+def ask(argv: Sequence[str], *, stdin: str = "", env: Mapping[str, str] | None = None, within_s: float = 0) -> str:
+    """
+    Return what a command of Slurm prints.
+
+    Raises EnvironmentMissingError if it is not installed, EngineSilentError if the controller does not answer, else CommandError.
+    """
+    within_s = within_s or ANSWERS_WITHIN_S
+    try:
+        done = subprocess.run(
+            argv, input=stdin, env=env, capture_output=True, text=True, errors="replace", timeout=within_s, check=False
+        )
+    except FileNotFoundError:
+        require_commands()
+        raise
+    except subprocess.TimeoutExpired:
+        raise EngineSilentError(
+            f"the controller of the Slurm cluster has not answered '{argv[0]}' for {within_s:.0f} s",
+            hint="scontrol ping",
+        ) from None
+    if done.returncode:
+        output = (done.stderr or done.stdout).strip()
+        if any(words in output for words in _NO_CONTROLLER):
+            raise EngineSilentError(
+                "the controller of the Slurm cluster does not answer", evidence=output, hint="scontrol ping"
+            )
+        raise CommandError(argv, done.returncode, output)
+    return done.stdout
+
 
 _MARK, _SEPARATOR = "composesim", "\x1f"
 _GONE_WITHIN_S = 90.0  # an epilog may take long
@@ -170,3 +218,50 @@ def _steps_of(job: SlurmJob) -> list[str]:
 
 def _script(plan: Plan, folder: Path) -> str:
     return _SCRIPT.format(folder=shlex.quote(str(folder)), python=shlex.quote(plan.python), no_folder=NO_FOLDER)
+
+
+MASTER = "master"
+_RECORDS = "control/slurm-records"
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Return what the job has recorded. The file is opened each time: then a network file system shows what is new."""
+    try:
+        text = SafeFolder(folder).read_text(_RECORDS)
+    except (OSError, UnsafeFileError):
+        return []
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def read_nodes(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what is known of each node that was started: its host, since when it runs, and how it exited."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for record in read_records(folder):
+        if record["kind"] == "started":
+            nodes[record["node"]] = record
+        elif record["kind"] == "exited":
+            nodes[record["node"]] = {**nodes.get(record["node"], {}), **record}
+    return nodes
+
+
+def status_of(job: SlurmJob, name: str, node: Mapping[str, Any], ranks: str) -> NodeStatus:
+    """Return the status of a node of a job, from its record in `read_nodes`."""
+    running = job.state in RUNNING and bool(node) and "exit_code" not in node
+    return NodeStatus(
+        run=job.run,
+        node=name,
+        role="master" if name == MASTER else "node",
+        running=running,
+        exit_code=node.get("exit_code"),
+        oom_killed=bool(node.get("oom")),
+        ranks=ranks,
+        folder=job.folder,
+        since=datetime.fromtimestamp(node["t"], UTC).isoformat(timespec="milliseconds") if running else "",
+        handle=f"{node['host']}, job {job.job_id}" if running else "",
+    )
+
+
+def exited(run: str, node: str, code: int, *, oom: bool = False) -> NodeStatus:
+    """Return the status of a node that has ended."""
+    role = "master" if node == MASTER else "node"
+    return NodeStatus(run=run, node=node, role=role, running=False, exit_code=code, oom_killed=oom)

@@ -19,9 +19,8 @@ from ..shared.rank_logs import RankLogs
 from ..shared.slurm_notice import is_notice
 from . import usage
 from .faults.command_runner import CommandRunner
-from .launchers import ROUND_LAUNCHERS, Launch, Starter, rank_variables
+from .launchers import ROUND_LAUNCHERS, ContainerLimits, ExitStatus, Launch, RankProcess, Starter, rank_variables
 from .master_client import MasterClient
-from .rank_processes import ContainerLimits, ExitStatus, RankProcess
 from .stalls.stall_detector import StallDetector
 
 STOPPED = 128 + signal.SIGTERM

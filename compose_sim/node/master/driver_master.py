@@ -20,8 +20,7 @@ from ..shared.master_protocol import CLOSED, Connection
 from ..shared.rank_logs import RankLogs
 from ..shared.roles import add_passthrough
 from .coordinator import Action
-from .driver_api import NODE, SOCKET
-from .driver_membership import DriverMembership, SendDriver, StartDriver
+from .driver_membership import NODE, SOCKET, DriverMembership, SendDriver, StartDriver
 from .server import NodeServer, absent_nodes, free_port, interface_of, listen, serve
 
 _GRACE_SECONDS = 5.0

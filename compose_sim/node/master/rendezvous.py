@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ..shared.master_protocol import Message
-from .coordinator import Action, Coordinator, Emit, Member, Send
-from .machine_clock import Patience
+from .coordinator import Action, Coordinator, Emit, Member, Patience, Send
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from typing import Any
 from ..shared.authentication import AUTHENTICATE_SECONDS, AuthenticatedConnection, read_secret
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import CLOSED, Message
-from .coordinator import Action, Coordinator, Drop, Emit, Send
-from .machine_clock import MachineClock
+from .coordinator import Action, Coordinator, Drop, Emit, MachineClock, Send
 
 TICK_SECONDS = 0.25
 MOST_STRANGERS = 128  # connections that have not authenticated

@@ -1,4 +1,4 @@
-"""Export a run's metrics to Prometheus, from the run's event files and logs.
+"""Collect a run's metrics from its event files and logs, and export them to Prometheus.
 
 Arguments of the role `metrics-exporter`: --listen PORT, on loopback, where the run's Prometheus reads it
 """
@@ -6,14 +6,176 @@ Arguments of the role `metrics-exporter`: --listen PORT, on loopback, where the 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from ..shared.regular_files import read_regular
-from .metrics import Metrics
+
+# Names of metrics per rank, and series per family: a script can print and write ever new ones
+_MOST_METRICS, _MOST_SERIES = 100, 100_000
+# Writer -> the kinds of events that are read from its file. What a node reports about others does not count.
+_KINDS_OF: Mapping[str, tuple[str, ...]] = {"composesim": ("node-stopped", "fault"), "master": ("round", "node-lost")}
+_KINDS_OF_NODES = ("usage", "node-started", "node-exited", "rank-started", "rank-exited", "step", "waited")
+
+# Name -> (type, help). By convention, counters end in _total.
+_FAMILIES: Mapping[str, tuple[str, str]] = {
+    "composesim_node_up": ("gauge", "1 if the node runs."),
+    "composesim_node_cpu_seconds_total": ("counter", "CPU time used by the node."),
+    "composesim_node_memory_bytes": ("gauge", "Memory in use on the node, without inactive page cache."),
+    "composesim_node_memory_limit_bytes": ("gauge", "Memory limit of the node."),
+    "composesim_node_received_bytes_total": ("counter", "Bytes received by the node."),
+    "composesim_node_sent_bytes_total": ("counter", "Bytes sent by the node."),
+    "composesim_node_gpu_use_ratio": (
+        "gauge",
+        "Utilization of the node's GPUs, 0 to 1, including other nodes on shared GPUs.",
+    ),
+    "composesim_node_gpu_memory_bytes": (
+        "gauge",
+        "Memory in use on the node's GPUs, including other nodes on shared GPUs.",
+    ),
+    "composesim_rank_up": ("gauge", "1 if the rank runs."),
+    "composesim_rank_steps": ("gauge", "Optimizer steps of the rank."),
+    "composesim_rank_longest_wait_seconds": (
+        "gauge",
+        "Longest time for which the rank waited for others in one collective.",
+    ),
+    "composesim_rank_metric": ("gauge", "Latest value of each number in the metric lines that the rank printed."),
+    "composesim_round": ("gauge", "Number of the current rendezvous round."),
+    "composesim_world_size": ("gauge", "Ranks in the current round."),
+    "composesim_restarts_total": ("counter", "Rounds that were started after a failure."),
+    "composesim_nodes_lost_total": ("counter", "Nodes that were lost."),
+    "composesim_faults_total": ("counter", "Injected faults by kind."),
+}
+_USAGE = {
+    "cpu_s": "composesim_node_cpu_seconds_total",
+    "memory_bytes": "composesim_node_memory_bytes",
+    "memory_limit_bytes": "composesim_node_memory_limit_bytes",
+    "received_bytes": "composesim_node_received_bytes_total",
+    "sent_bytes": "composesim_node_sent_bytes_total",
+    "gpu_use": "composesim_node_gpu_use_ratio",
+    "gpu_memory_bytes": "composesim_node_gpu_memory_bytes",
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Metrics:
+    """The latest value of each series."""
+
+    def __init__(self) -> None:
+        """Start without values."""
+        self._values: dict[str, dict[Labels, float]] = {name: {} for name in _FAMILIES}
+
+    def add_event(self, writer: str, line: str) -> None:
+        """Update the metrics from one line of the file of a node, the master or composesim; ignore what these do not write."""
+        event = _object(line)
+        data = event.get("data") if event else None
+        if event is None or not isinstance(data, dict):
+            return
+        node, rank, kind = event.get("node"), event.get("rank"), event.get("kind")
+        if kind not in _KINDS_OF.get(writer, _KINDS_OF_NODES) or node != writer != "composesim":
+            return
+        if kind == "usage":
+            for key, name in _USAGE.items():
+                self._set(name, data.get(key), node=node)
+        elif kind in ("node-started", "node-exited", "node-stopped") and str(node).startswith("node-"):
+            self._set("composesim_node_up", kind == "node-started", node=node)
+            self._stop_ranks(str(node))
+        elif kind in ("rank-started", "rank-exited"):
+            self._set("composesim_rank_up", kind == "rank-started", node=node, rank=rank)
+        elif kind == "step":
+            self._set("composesim_rank_steps", data.get("step"), node=node, rank=rank)
+        elif kind == "waited":
+            self._set("composesim_rank_longest_wait_seconds", data.get("seconds"), node=node, rank=rank)
+        elif kind == "round":
+            self._set("composesim_round", data.get("generation"))
+            self._set("composesim_world_size", data.get("world_size"))
+            self._set("composesim_restarts_total", data.get("restart_count"))
+        elif kind == "node-lost":
+            self._count("composesim_nodes_lost_total")
+        elif kind == "fault" and data.get("phase") == "begun":
+            self._count("composesim_faults_total", kind=data.get("kind"))
+
+    def add_output(self, node: str, rank: str, line: str) -> None:
+        """Update the metrics from one line of a rank's output: a JSON object with an integer `step` is a metric line."""
+        text = line.strip()
+        metric = _object(text) if text.startswith("{") and '"step"' in text else None
+        step = metric.get("step") if metric else None
+        if metric is None or not isinstance(step, int) or isinstance(step, bool):
+            return
+        known = {
+            dict(labels)["metric"] for labels in self._values["composesim_rank_metric"] if _is_of(labels, node, rank)
+        }
+        for name, value in metric.items():
+            if name in known or len(known) < _MOST_METRICS:
+                self._set("composesim_rank_metric", value, node=node, rank=rank, metric=name)
+                known.add(name)
+
+    def text(self) -> str:
+        """Return all metrics in Prometheus' text format."""
+        lines = []
+        for name, (kind, description) in _FAMILIES.items():
+            if self._values[name]:
+                lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}"]
+                lines += [f"{name}{_braces(labels)} {_number(value)}" for labels, value in self._values[name].items()]
+        return "\n".join([*lines, ""])
+
+    def _set(self, name: str, value: Any, **labels: Any) -> None:
+        series, key = self._values[name], _labels(labels)
+        if isinstance(value, (int, float)) and (key in series or len(series) < _MOST_SERIES):
+            with suppress(OverflowError):  # an integer of hundreds of digits
+                series[key] = float(value)
+
+    def _count(self, name: str, **labels: Any) -> None:
+        key = _labels(labels)
+        self._values[name][key] = self._values[name].get(key, 0.0) + 1
+
+    def _stop_ranks(self, node: str) -> None:
+        ranks = self._values["composesim_rank_up"]
+        for labels in ranks:
+            if ("node", node) in labels:
+                ranks[labels] = 0.0
+
+
+def _labels(labels: Mapping[str, Any]) -> Labels:
+    return tuple((name, str(value)) for name, value in labels.items() if value is not None)
+
+
+def _is_of(labels: Labels, node: str, rank: str) -> bool:
+    return ("node", node) in labels and ("rank", rank) in labels
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _braces(labels: Labels) -> str:
+    written = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{written}}}" if written else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(int(value)) if value.is_integer() else repr(value)
+
 
 _CHUNK = 4 << 20  # bytes to read per file and request
 

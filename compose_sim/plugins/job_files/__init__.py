@@ -3,7 +3,7 @@
 ENTRY_POINTS = {
     "composesim.commands": {"export": "compose_sim.plugins.job_files.cli.command:command"},
     "composesim.job_readers": {"clusters": "compose_sim.plugins.job_files.app.job_file"},
-    "composesim.job_writers": {"slurm": "compose_sim.plugins.job_files.app.export:export"},
+    "composesim.job_writers": {"slurm": "compose_sim.plugins.job_files.app.job_file:export"},
 }
 SUMMARIES = {"export": "Print the job that runs a script on a real cluster."}
 AFTER = {"export": "render"}

@@ -12,11 +12,10 @@ import click
 import pytest
 import xmlschema
 
-from compose_sim.cli.views.checks import result_lines
-from compose_sim.cli.views.report import check_verdict
+from compose_sim.cli.views.report import check_verdict, result_lines
 from compose_sim.core.checks import Result, failed, not_applicable, passed, warned
 from compose_sim.core.report.report import Cause, Coverage, Report, Timings
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from tests import builders
 from tests.builders import ROOT
 from tests.cli.conftest import Project

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.cli.commands.inspection import report_command
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, WARNED, Case, failed, warned
 from compose_sim.core.checks.run import CHECKS, confirmed, first_cause, run_checks
-from compose_sim.core.request.check_ids import IDS
+from compose_sim.core.request.names import IDS
 from compose_sim.node.records.gradients import ParameterNames
 from compose_sim.node.records.process_groups import ProcessGroup
 from tests.core.checks.rules.cluster import case

@@ -19,7 +19,7 @@ from compose_sim.core.compose.dockerfile import (
     render_dockerfile,
 )
 from compose_sim.core.plan.services import load_service
-from compose_sim.core.request.service_names import BUILT_IN
+from compose_sim.core.request.names import BUILT_IN
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 

@@ -14,9 +14,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compose_sim.core.compose.document import quote, render_document, render_settings
-from compose_sim.core.compose.schema import InvalidDocumentError, check_document
-from compose_sim.core.host.gpus import NO_GPUS
+from compose_sim.core.compose.document import (
+    InvalidDocumentError,
+    check_document,
+    quote,
+    render_document,
+    render_settings,
+)
+from compose_sim.core.host.host import NO_GPUS
 from compose_sim.core.plan.model import Plan
 from tests.builders import ROOT, a_host, a_plan
 from tests.inventories import CDI, FOUR, MIG, RAW, SCATTERED, h200s

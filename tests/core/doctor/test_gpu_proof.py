@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compose_sim.core.doctor.gpu_bench_table import Sample, sample_of, svg_plot, table_rows, text_plot
+from compose_sim.core.doctor.gpu_messages import NcclFacts, read_nccl_log
 from compose_sim.core.doctor.gpu_proof import findings
-from compose_sim.core.doctor.nccl_log import NcclFacts, read_nccl_log
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.report import Cause, Report
 from tests.builders import a_host, a_plan, a_report

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.doctor.gpu_errors import explain
+from compose_sim.core.doctor.gpu_messages import explain
 from compose_sim.core.doctor.machine_checks import Check, Machine, diagnose, is_fit
-from compose_sim.core.host.gpus import Inventory, Toolkit
-from compose_sim.core.host.host import PythonFacts
+from compose_sim.core.host.host import Inventory, PythonFacts, Toolkit
 from compose_sim.core.host.torch_versions import REQUIREMENT
 from tests.builders import a_host, no_docker
 from tests.inventories import BROKEN, CDI, MIG, NONE, OLD_DRIVER, ONE, RAW, h200s

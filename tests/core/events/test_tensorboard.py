@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compose_sim.core.events.tensorboard import Scalar, read_scalars
+from compose_sim.core.events.scalars import Scalar, read_scalars
 
 
 def part(number: int, content: bytes) -> bytes:

@@ -14,8 +14,7 @@ from compose_sim.core.faults.commands import (
     intervention_from_dict,
     intervention_to_dict,
 )
-from compose_sim.core.faults.effects import Effect
-from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kind import Effect, RunSnapshot
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

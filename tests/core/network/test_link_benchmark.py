@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.network.link_benchmark import arguments, compare
-from compose_sim.core.network.links import parse_shape
+from compose_sim.core.network.links import arguments, compare, parse_shape
 
 MEASURED = {"step": 1, "to_node_1": 95.5e6, "to_node_0": 88.123e6, "round_trip_s": 0.0204, "lost_share": 0.0112}
 

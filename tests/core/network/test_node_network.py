@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import Effect
-from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kind import Effect, RunSnapshot
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.network.links import Shape, parse_link
 from compose_sim.core.network.node_network import NetworkFault, NodeNetwork, decide_network

@@ -7,8 +7,16 @@ from dataclasses import replace
 import pytest
 
 from compose_sim.core.network.links import parse_link
-from compose_sim.core.network.node_network import Cut, NetworkFault, decide_network
-from compose_sim.core.network.shaping_script import Means, check_means, lacking, means_found, render_script
+from compose_sim.core.network.node_network import (
+    Cut,
+    Means,
+    NetworkFault,
+    check_means,
+    decide_network,
+    lacking,
+    means_found,
+    render_script,
+)
 from compose_sim.errors import EnvironmentMissingError
 
 NAMES = ("node-0", "node-1", "node-2")

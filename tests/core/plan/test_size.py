@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from compose_sim.core.host.host import Host
+from compose_sim.core.plan.capacity import plan_of_size, with_default_size
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
-from compose_sim.core.plan.size import plan_of_size, with_default_size
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 from tests.builders import a_host

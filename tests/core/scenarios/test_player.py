@@ -12,8 +12,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale, SetLinks
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios.player import ScenarioPlayer
-from compose_sim.core.scenarios.scenario import Scenario
-from compose_sim.core.scenarios.scenario_file import parse_scenario
+from compose_sim.core.scenarios.scenario import Scenario, parse_scenario
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import initial_state
 from compose_sim.errors import SpecError

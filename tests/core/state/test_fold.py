@@ -15,8 +15,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold import fold, fold_all
 from compose_sim.core.state.fold_ranks import count_steps
 from compose_sim.core.state.state import ClusterState, initial_state
-from compose_sim.core.verdict.stop_reason import reason_to_stop
-from compose_sim.core.verdict.verdict import is_over, judge
+from compose_sim.core.verdict.verdict import is_over, judge, reason_to_stop
 from tests.builders import a_plan, an_event
 from tests.core.story import Story
 

@@ -7,7 +7,7 @@ from functools import reduce
 import pytest
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.verdict.breakpoints import Breakpoint, breakpoint_after
+from compose_sim.core.verdict.hang import Breakpoint, breakpoint_after
 from tests.builders import an_event
 
 PLACE = {"file": "train.py", "line": 3, "socket": "node-1.1.9.sock"}

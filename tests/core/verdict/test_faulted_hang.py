@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.verdict.hang import find_hang
-from compose_sim.core.verdict.stop_reason import find_deadlock, reason_to_stop
+from compose_sim.core.verdict.verdict import find_deadlock, reason_to_stop
 from tests.builders import a_plan
 from tests.core.story import Story
 

@@ -8,8 +8,7 @@ import pytest
 
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import fault_of, is_due_back
-from compose_sim.core.verdict.stop_reason import reason_to_stop
-from compose_sim.core.verdict.verdict import is_over, judge
+from compose_sim.core.verdict.verdict import is_over, judge, reason_to_stop
 from tests.builders import a_plan
 from tests.core.story import Story
 

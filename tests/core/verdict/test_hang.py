@@ -14,7 +14,7 @@ from compose_sim.core.report.report import Cause, Place
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.verdict.hang import diagnose, find_hang, standings_of
-from compose_sim.core.verdict.stop_reason import find_deadlock, reason_to_stop
+from compose_sim.core.verdict.verdict import find_deadlock, reason_to_stop
 from tests.builders import a_plan, an_event
 
 PLAN = a_plan(nodes=3, hang_timeout="1m")

@@ -8,8 +8,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import Failure
 from compose_sim.core.verdict.root_cause import first_cause
-from compose_sim.core.verdict.stop_reason import StopReason, find_deadlock, reason_to_stop
-from compose_sim.core.verdict.verdict import is_over, judge
+from compose_sim.core.verdict.verdict import StopReason, find_deadlock, is_over, judge, reason_to_stop
 from tests.builders import a_plan, an_event
 
 PLAN = a_plan(nodes=3)

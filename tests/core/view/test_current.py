@@ -9,7 +9,7 @@ from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fold import fold_all
 from compose_sim.core.state.state import ClusterState
 from compose_sim.core.state.timeline import KINDS
-from compose_sim.core.view.current import CurrentWait, current_waits
+from compose_sim.core.view.page import CurrentWait, current_waits
 from tests.builders import a_plan
 from tests.core.story import Story
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compose_sim.core.view.profiles import Profile, profile_events
+from compose_sim.core.view.trace import Profile, profile_events
 
 BASE = 1_700_000_000 * 10**9
 

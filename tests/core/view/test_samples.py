@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from compose_sim.core.events.observations import Observed, parse_rank
-from compose_sim.core.view.samples import sample_strips
+from compose_sim.core.view.page import sample_strips
 
 
 def rank(number: int, *epochs: list[list[int]]) -> list[str]:

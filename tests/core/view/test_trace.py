@@ -8,8 +8,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import FaultReport, RoundReport, Timings
 from compose_sim.core.state.timeline import Message, Span
 from compose_sim.core.view.page import PageFold
-from compose_sim.core.view.profiles import Profile
-from compose_sim.core.view.trace import chrome_trace, perfetto_files
+from compose_sim.core.view.trace import Profile, chrome_trace, perfetto_files
 from tests.builders import a_plan, a_report
 
 

@@ -13,13 +13,12 @@ import pytest
 
 from compose_sim.core.events.events import Event, parse_event
 from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale
-from compose_sim.core.faults.effects import Action, Start
+from compose_sim.core.faults.kind import Action, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.control_requests import send_request
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import EngineError, SpecError
 from tests.builders import an_event

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.faults.effects import LimitCpus, Signal, Start
+from compose_sim.core.faults.kind import LimitCpus, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.control.node_actions import NodeActions
 from compose_sim.engine.docker.engine import DockerEngine
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.contract.bench import WAITS, Bench, until
 
 pytestmark = pytest.mark.docker

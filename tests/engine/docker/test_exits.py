@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compose_sim.core.faults.effects import Signal
+from compose_sim.core.faults.kind import Signal
 from compose_sim.engine.docker.engine import DockerEngine
 from tests.contract.bench import WAITS, Bench
 

@@ -13,8 +13,7 @@ import pytest
 from compose_sim.core.plan.model import STAND_IN, Plan, mapped_folder
 from compose_sim.engine.docker.mapped_folders import mount_folders, runs_with_mounts, unmount_absent, unmount_folders
 from compose_sim.engine.host.mapped_mount import why_unmappable
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import SpecError
 from tests.builders import a_plan
 

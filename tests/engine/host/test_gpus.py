@@ -16,15 +16,13 @@ import pytest
 from compose_sim.app.listener import QuietListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
-from compose_sim.core.host.gpus import NO_GPUS
-from compose_sim.core.host.host import Host
+from compose_sim.core.host.host import NO_GPUS, Host
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.engine.host import gpus
 from compose_sim.engine.host.facts import inspect_host
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.inventories import H200_BYTES, RAW, h200s, uuid
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.plan.memory import memory_lines, memory_of_nodes, rank_memory
+from compose_sim.core.plan.limits import memory_lines, memory_of_nodes, rank_memory
 from tests.builders import a_plan
 from tests.cli.conftest import Project
 

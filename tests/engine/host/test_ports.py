@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.host.ports import listening_ports, port_in_use
+from compose_sim.engine.host.capacity import listening_ports, port_in_use
 
 # The errors of docker compose 2.26 with Engine 26.1, for a port of a container and for one of a process.
 ALLOCATED = (

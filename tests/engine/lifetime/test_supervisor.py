@@ -15,8 +15,7 @@ from compose_sim.core.events.events import parse_event
 from compose_sim.engine.lifetime.orphans import remove_crashed
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.local.engine import LocalEngine
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from tests.builders import ROOT
 from tests.contract.bench import DEAF, WAITS, Bench, until
 
@@ -25,7 +24,7 @@ OWNER = """
 import signal, sys
 from pathlib import Path
 from compose_sim.engine.local.engine import LocalEngine
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import runs_folder
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from tests.contract.bench import DEAF, WAITS, Bench
 bench = Bench(LocalEngine(), Path(sys.argv[1]))

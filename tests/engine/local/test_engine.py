@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.faults.effects import Signal, Start
+from compose_sim.core.faults.kind import Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.local.engine import LocalEngine
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import runs_folder
 from compose_sim.errors import EngineError, EnvironmentMissingError
 from compose_sim.node.shared.process import environment_of
 from tests.builders import ROOT, a_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from compose_sim.engine.run_folder.check_inputs import read_events, read_logs, read_observed
+from compose_sim.engine.run_folder.record import read_events, read_logs, read_observed
 from compose_sim.node.rank.observations import encode
 from compose_sim.node.records.script import LaunchEnvironment
 

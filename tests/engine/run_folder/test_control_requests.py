@@ -10,8 +10,7 @@ import pytest
 
 from compose_sim.core.faults.commands import Heal, Intervention, Scale
 from compose_sim.engine.run_folder.control_requests import ControlRequests, send_request
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 from tests.contract.bench import until
 

@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 
 from compose_sim.core.events.events import Event
-from compose_sim.engine.run_folder.check_inputs import read_events
 from compose_sim.engine.run_folder.event_tail import EventTail
+from compose_sim.engine.run_folder.record import read_events
 
 
 def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.run_folder.expected_losses import ExpectedLosses
+from compose_sim.engine.run_folder.control_requests import ExpectedLosses
 from tests.builders import an_event
 
 

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from compose_sim.cli.commands.removal import down_command
 from compose_sim.engine.run_folder.finished import delete_finished, retire, size_of
-from compose_sim.engine.run_folder.folder import RunFolder, runs_of
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder, runs_of
 from tests.builders import a_plan, a_report
 
 PLENTY = 1 << 40

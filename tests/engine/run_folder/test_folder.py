@@ -18,8 +18,7 @@ import pytest
 from compose_sim.core.plan.model import TOKEN
 from compose_sim.engine.lifetime.orphans import interrupt_until_over, state_of
 from compose_sim.engine.run_folder.finished import delete
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_out
-from compose_sim.engine.run_folder.location import runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, lay_out, runs_folder
 from compose_sim.errors import SpecError
 from compose_sim.node.shared.authentication import SECRET
 from tests.builders import ROOT

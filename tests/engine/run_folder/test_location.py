@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.engine.run_folder.location import location_choice, runs_folder
+from compose_sim.engine.run_folder.folder import RunFolder, location_choice, runs_folder
 from tests.scenarios.conftest import BARE, Project
 
 

@@ -15,14 +15,11 @@ import pytest
 
 from compose_sim.app.documents import write_documents
 from compose_sim.engine.lifetime.orphans import state_of
-from compose_sim.engine.run_folder.check_inputs import read_events, read_logs, read_observed
 from compose_sim.engine.run_folder.event_tail import EventTail
-from compose_sim.engine.run_folder.file_checks import UnsafeFileError
 from compose_sim.engine.run_folder.finished import delete, size_of
-from compose_sim.engine.run_folder.folder import RunFolder, lay_out
-from compose_sim.engine.run_folder.location import runs_folder
-from compose_sim.engine.run_folder.record import report_of
-from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.engine.run_folder.folder import RunFolder, lay_out, runs_folder
+from compose_sim.engine.run_folder.record import read_events, read_logs, read_observed, report_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 from tests.builders import ROOT, a_plan
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compose_sim.core.verdict.job_ending import job_ending
+from compose_sim.core.verdict.verdict import job_ending
 from tests.builders import ROOT
 from tests.cli.commands.test_cmd_view import served
 from tests.contract.bench import until

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.engine.run_folder.clock import begin_clock
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder, begin_clock
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.node.shared.event_log import RunClock, clock_of
 

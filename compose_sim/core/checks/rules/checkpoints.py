@@ -12,11 +12,22 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TypeVar
 
-from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed, warned
-from compose_sim.core.checks.wording import names_text, ranks_text, where
+from compose_sim.core.checks import (
+    SEVERAL_RANKS,
+    Case,
+    Result,
+    check,
+    failed,
+    names_text,
+    not_applicable,
+    passed,
+    ranks_text,
+    warned,
+    where,
+)
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel
 from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState

@@ -8,9 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed
+from compose_sim.core.checks import (
+    SEVERAL_RANKS,
+    Case,
+    Result,
+    check,
+    failed,
+    not_applicable,
+    passed,
+    ranks_text,
+    where,
+)
 from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure
-from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause
 from compose_sim.node.records.data import Batch, EpochProgress

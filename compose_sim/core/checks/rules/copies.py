@@ -11,13 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks import (
+    Case,
+    Result,
+    check,
+    failed,
+    names_text,
+    not_applicable,
+    passed,
+    ranks_text,
+    shape_text,
+    warned,
+    where,
+)
 from compose_sim.core.checks.replica_diff import Difference, step_at
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers
 from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS
-from compose_sim.core.checks.wording import names_text, ranks_text, shape_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
 from compose_sim.node.records.models import (
     DdpModel,

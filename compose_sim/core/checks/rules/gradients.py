@@ -12,7 +12,19 @@ from itertools import pairwise, product
 from math import prod
 from statistics import median
 
-from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks import (
+    SEVERAL_RANKS,
+    Case,
+    Result,
+    check,
+    failed,
+    names_text,
+    not_applicable,
+    passed,
+    ranks_text,
+    shape_text,
+    warned,
+)
 from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
@@ -36,8 +48,7 @@ from compose_sim.core.checks.tolerances import (
     ROUNDING_16_BIT,
     ROUNDING_COMBINATION,
 )
-from compose_sim.core.checks.wording import names_text, ranks_text, shape_text
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
 from compose_sim.node.records.models import OptimizerStep

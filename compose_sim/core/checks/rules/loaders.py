@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Any
 
-from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
-from compose_sim.core.checks.wording import ranks_text, where
+from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
 from compose_sim.core.events.observations import RankObserved
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws, TrainingForward
 from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward

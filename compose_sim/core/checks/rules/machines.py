@@ -18,11 +18,12 @@ from compose_sim.core.checks import (
     failed,
     not_applicable,
     passed,
+    ranks_text,
     warned,
+    where,
 )
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import LOSS_FACTOR, ROUNDING_32_BIT_SUM
-from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, LoaderInfo, TrainingForward
 from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, VariableSet

@@ -11,9 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, not_applicable, passed, warned
+from compose_sim.core.checks import (
+    SEVERAL_RANKS,
+    Case,
+    Result,
+    check,
+    not_applicable,
+    passed,
+    ranks_text,
+    warned,
+    where,
+)
 from compose_sim.core.checks.tolerances import WHOLE_NUMBER
-from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import TrainerLibraries

@@ -11,12 +11,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
 from compose_sim.core.checks.rules.loaders import Epoch, Loader, calls_by_batch, groups, training_loaders
 from compose_sim.core.checks.source import parsed
-from compose_sim.core.checks.wording import ranks_text, where
 from compose_sim.core.events.observations import RankObserved
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.core.verdict.hang import diagnose
 from compose_sim.core.verdict.root_cause import is_consequence
 from compose_sim.node.records.data import Join

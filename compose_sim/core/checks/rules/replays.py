@@ -12,7 +12,7 @@ from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait

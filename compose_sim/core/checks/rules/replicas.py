@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from compose_sim.core.checks import OPTIMIZER_STEPS, SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed
+from compose_sim.core.checks import (
+    OPTIMIZER_STEPS,
+    SEVERAL_RANKS,
+    Case,
+    Result,
+    check,
+    failed,
+    not_applicable,
+    passed,
+    ranks_text,
+)
 from compose_sim.core.checks.replica_diff import (
     EXCHANGED,
     Difference,
@@ -22,9 +32,8 @@ from compose_sim.core.checks.rules.copies import left_behind, not_sharded, overw
 from compose_sim.core.checks.rules.wrapping import UNFINISHED
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS
-from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, UnusedParameters
 from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from compose_sim.core.checks import SEVERAL_RANKS, Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks import (
+    SEVERAL_RANKS,
+    Case,
+    Result,
+    check,
+    failed,
+    not_applicable,
+    passed,
+    ranks_text,
+    warned,
+)
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.copies import drifting_copy
 from compose_sim.core.checks.rules.loaders import (
@@ -28,7 +38,6 @@ from compose_sim.core.checks.rules.loaders import (
     training_loaders,
 )
 from compose_sim.core.checks.sketches import same_gradients
-from compose_sim.core.checks.wording import ranks_text
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Batch, TrainingForward
 from compose_sim.node.records.gradients import SketchedStep

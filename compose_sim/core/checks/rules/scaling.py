@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log2, sqrt
 
-from compose_sim.core.checks import FAILED, Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks import FAILED, Case, Result, check, failed, not_applicable, passed, warned, where
 from compose_sim.core.checks.rules.gradients import ADAPTIVE
 from compose_sim.core.checks.rules.loaders import loaders, training_loaders
 from compose_sim.core.checks.rules.replays import (
@@ -35,9 +35,8 @@ from compose_sim.core.checks.tolerances import (
     ROUNDING_COMBINATION,
     SHARD_FACTOR,
 )
-from compose_sim.core.checks.wording import where
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.precautions import Clip, ShardScaling

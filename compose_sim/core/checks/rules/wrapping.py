@@ -6,14 +6,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from compose_sim.core.checks import DDP_MODEL, Case, Result, check, failed, not_applicable, passed, report_place, warned
+from compose_sim.core.checks import (
+    DDP_MODEL,
+    Case,
+    Result,
+    check,
+    failed,
+    names_text,
+    not_applicable,
+    passed,
+    ranks_text,
+    report_place,
+    warned,
+    where,
+)
 from compose_sim.core.checks.replica_diff import Difference, compare
 from compose_sim.core.checks.rules.copies import evaluations
 from compose_sim.core.checks.rules.gradients import FIX_GATHER
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_32_BIT
-from compose_sim.core.checks.wording import names_text, ranks_text, where
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.models import (
     DdpModel,
     LocalBatchNorm,

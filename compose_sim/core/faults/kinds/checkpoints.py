@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import AgentCommand, Effect
-from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot
+from compose_sim.core.faults.kind import AgentCommand, Effect, FaultKind, FaultOption, RunSnapshot
 from compose_sim.errors import SpecError
 
 _TEXTS = {"truncate": "the newest checkpoint is truncated", "flip": "the newest checkpoint has flipped bytes"}

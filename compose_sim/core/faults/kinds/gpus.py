@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import AgentCommand, Effect
-from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot, require_running
+from compose_sim.core.faults.kind import AgentCommand, Effect, FaultKind, FaultOption, RunSnapshot, require_running
 from compose_sim.errors import SpecError
 
 _TEXTS = {

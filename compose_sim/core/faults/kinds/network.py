@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import Effect
-from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot, require_running
+from compose_sim.core.faults.kind import Effect, FaultKind, FaultOption, RunSnapshot, require_running
 from compose_sim.core.network.links import Link, parse_one
 from compose_sim.core.network.node_network import MASTER, Cut, NetworkFault
 from compose_sim.errors import SpecError

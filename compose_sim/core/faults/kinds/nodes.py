@@ -7,9 +7,20 @@ from dataclasses import replace
 from functools import partial
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import Action, AgentCommand, Effect, LimitCpus, Pause, Signal, Start
-from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot, require_running
-from compose_sim.core.units import format_seconds, parse_seconds
+from compose_sim.core.faults.kind import (
+    Action,
+    AgentCommand,
+    Effect,
+    FaultKind,
+    FaultOption,
+    LimitCpus,
+    Pause,
+    RunSnapshot,
+    Signal,
+    Start,
+    require_running,
+)
+from compose_sim.core.text import format_seconds, parse_seconds
 from compose_sim.errors import SpecError
 
 

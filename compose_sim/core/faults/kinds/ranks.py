@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import AgentCommand, Effect
-from compose_sim.core.faults.kind import FaultKind, FaultOption, RunSnapshot, require_running
+from compose_sim.core.faults.kind import AgentCommand, Effect, FaultKind, FaultOption, RunSnapshot, require_running
 from compose_sim.errors import SpecError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from compose_sim.core.plan.model import Mount, PlannedService
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.request.service_names import BUILT_IN
+from compose_sim.core.request.names import BUILT_IN
 
 FILES = "services"  # folder of the configuration files, in the run's folder
 

@@ -15,7 +15,7 @@ from ...shared.event_log import EventLog
 from ...shared.frames import is_ours, is_user_code
 from ...shared.progress_page import ProgressPage
 from ...shared.regular_files import read_regular
-from ..rank_processes import RankProcess
+from ..launchers import RankProcess
 from . import stack_dump, tcp_counters
 from .progress import ProgressMeter, children_of
 from .stack_dump import Stack

@@ -23,7 +23,7 @@ from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
-from ...master.driver_api import NOT_READY, UNREACHABLE, MasterConnection, fail
+from ...master.driver_membership import NOT_READY, UNREACHABLE, MasterConnection, fail
 from ...shared import process, roles
 from ...shared.roles import add_passthrough
 from ..installed import MISSING, StartError, require

@@ -29,7 +29,7 @@ from ...starters import quick_exit
 from ...starters.fork_server import become_rank, run_rank, wake_on_child_exit
 from ...starters.import_ahead import import_ahead
 from . import ssh
-from .ssh_sessions import GRACE_SECONDS, Action, AnswerSession, ForkRank, SshSessions, StopRank
+from .ssh import GRACE_SECONDS, Action, AnswerSession, ForkRank, SshSessions, StopRank
 
 _NEVER = float("inf")
 

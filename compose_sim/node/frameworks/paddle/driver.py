@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...master.driver_api import fail
+from ...master.driver_membership import fail
 from ..installed import StartError
 from ..ray import driver
 from . import require_paddle

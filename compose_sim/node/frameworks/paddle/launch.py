@@ -18,10 +18,10 @@ import threading
 import traceback
 from pathlib import Path
 
-from ...master.driver_api import UNREACHABLE
+from ...master.driver_membership import UNREACHABLE
 from ...shared import process, roles
 from ...shared.event_log import EventLog
-from ...shared.network import connect
+from ...shared.master_protocol import connect
 from ...shared.starter_protocol import receive
 from ...starters.popen_hook import RankWatcher
 from ..installed import StartError

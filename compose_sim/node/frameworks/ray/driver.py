@@ -12,7 +12,15 @@ import sys
 import time
 from typing import Any
 
-from ...master.driver_api import NOT_READY, UNREACHABLE, MasterConnection, exit_like, fail, run_script, seconds_until
+from ...master.driver_membership import (
+    NOT_READY,
+    UNREACHABLE,
+    MasterConnection,
+    exit_like,
+    fail,
+    run_script,
+    seconds_until,
+)
 from ...master.server import PortTaken, free_port, listen
 from ...shared.roles import add_passthrough
 from ..installed import StartError

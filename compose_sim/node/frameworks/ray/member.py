@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from ...shared import process
-from ...shared.network import connect
+from ...shared.master_protocol import connect
 from ..installed import StartError
 from . import start
 

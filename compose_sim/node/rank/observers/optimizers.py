@@ -1,4 +1,4 @@
-"""Count and record optimizer steps."""
+"""Count and record optimizer steps, also those that compute the gradients in a closure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Callable
 
 from ...records.models import OptimizerStep, SteppedModel
 from .. import tracked
@@ -184,3 +184,39 @@ def _is_stepping(optimizer: int) -> bool:
 
 def _is_on_cpu(optimizer: Any) -> bool:
     return all(parameter.device.type == "cpu" for group in optimizer.param_groups for parameter in group["params"])
+
+
+_Follow = Callable[[RankContext, Any], None]
+
+
+def follow_gradients(complete: _Follow, again: Callable[[RankContext], None]) -> None:
+    """
+    Call `complete(context, optimizer)` at each step, before it uses the gradients.
+
+    Call `again(context)` whenever an optimizer calls the closure once more within a step.
+    """
+
+    def before(context: RankContext, optimizer: Any, arguments: Any, options: Any) -> Any:
+        given = len(arguments) > 1  # the first is the optimizer itself
+        closure = arguments[1] if given else options.get("closure")
+        if not callable(closure):
+            complete(context, optimizer)
+            return None
+        calls = 0
+
+        def computing() -> Any:
+            nonlocal calls
+            result = closure()
+            calls += 1
+            if calls == 1:
+                context.guard(complete.__module__, complete, optimizer)
+            else:
+                context.guard(again.__module__, again)
+            return result
+
+        if given:
+            return (optimizer, computing, *arguments[2:]), options
+        return arguments, {**options, "closure": computing}
+
+    before.__module__ = complete.__module__
+    points.BEFORE_STEP.subscribe(before)

@@ -12,8 +12,8 @@ from ...records.replays import RecordingStopped
 from .. import tracked
 from ..context import RankContext, here
 from ..torch_hooks import after_import, points
-from .closures import follow_gradients
 from .loaders import indices_of
+from .optimizers import follow_gradients
 
 _RECORDER, _DESCRIBED = "recording.recorder", "recording.described"
 
@@ -92,8 +92,7 @@ def _before_step(context: RankContext, optimizer: Any) -> None:
 
 
 def _describe_models(context: RankContext, optimizer: Any) -> None:
-    from ..replay.surroundings import describe
-    from ..replay.wrapped_models import wrapped_models
+    from ..replay.wrapped_models import describe, wrapped_models
 
     known: Any = context.memory.setdefault(_DESCRIBED, weakref.WeakSet())
     if optimizer not in known:

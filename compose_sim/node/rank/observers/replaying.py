@@ -11,7 +11,7 @@ from ...records.replays import ReplayFailed
 from ..context import RankContext, here
 from ..replay import meshes
 from ..torch_hooks import after_import, points
-from .closures import follow_gradients
+from .optimizers import follow_gradients
 
 _REPLAYER = "replaying.replayer"
 
@@ -93,7 +93,7 @@ def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
 def _backward(context: RankContext, call: points.TorchCall) -> None:
     replayer, root = context.memory.get(_REPLAYER), call.value("tensors")
     if replayer is not None and getattr(root, "grad_fn", None) is not None:
-        from ..replay.divisors import divisors_of
+        from ..replay.gradients import divisors_of
 
         replayer.divisors |= divisors_of(root)
 

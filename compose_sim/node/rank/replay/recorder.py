@@ -21,8 +21,7 @@ from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage
-from .surroundings import describe
-from .wrapped_models import computes_low, models_of, names_of_parameters, wrapped_models
+from .wrapped_models import computes_low, describe, models_of, names_of_parameters, wrapped_models
 
 STEPS = 20
 _MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients

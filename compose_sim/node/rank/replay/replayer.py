@@ -19,7 +19,7 @@ from .. import tracked
 from ..context import RankContext
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
-from .collating import collated
+from .batches import collated
 from .gradients import (
     Clipped,
     GradientComparison,

@@ -13,7 +13,7 @@ from compose_sim.cli.console import echo, print_json, say
 from compose_sim.cli.options import portable_options, request_from_flags
 from compose_sim.cli.spelling import OneOf
 from compose_sim.engine.run_folder.safe_files import write_file
-from compose_sim.plugins.job_files.app.export import export
+from compose_sim.plugins.job_files.app.job_file import export
 from compose_sim.plugins.job_files.core.exports.targets import MEANT, TARGETS
 
 

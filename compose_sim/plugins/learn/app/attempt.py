@@ -16,7 +16,7 @@ from compose_sim.app.session import Session
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.engine.project_files import read_project_file
-from compose_sim.engine.run_folder.check_inputs import read_case
+from compose_sim.engine.run_folder.record import read_case
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.course_folder import SCRIPT, LessonFolder

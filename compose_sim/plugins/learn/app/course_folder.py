@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compose_sim.core.spelling import did_you_mean
+from compose_sim.core.text import did_you_mean
 from compose_sim.engine.project_files import read_settings
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.core.lesson import Course, Lesson, parse_course, parse_lesson

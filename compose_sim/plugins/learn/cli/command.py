@@ -8,14 +8,12 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import MARKS as COLORED_MARKS
-from compose_sim.cli.console import echo, say
+from compose_sim.cli.console import echo, print_text, say
 from compose_sim.cli.run_lookup import FILE, FOLDER
-from compose_sim.cli.views.text import print_text
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.plugins.learn.app.attempt import attempt
-from compose_sim.plugins.learn.app.author import begin_course, prove
+from compose_sim.plugins.learn.app.author import begin_course, grade, prove
 from compose_sim.plugins.learn.app.course_folder import LessonFolder, read_course
-from compose_sim.plugins.learn.app.grade import grade
 from compose_sim.plugins.learn.app.workbook import Workbook
 from compose_sim.plugins.learn.cli.views import (
     print_attempt,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from compose_sim.cli.console import MARKS, echo, print_table
-from compose_sim.cli.views.text import print_text, text_width
+from compose_sim.cli.console import MARKS, echo, print_table, print_text, text_width
 from compose_sim.plugins.learn.app.attempt import Attempt
 from compose_sim.plugins.learn.app.course_folder import LessonFolder
 from compose_sim.plugins.learn.app.workbook import Workbook

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import click
 
-from compose_sim.cli.console import echo
-from compose_sim.cli.views.text import print_text
+from compose_sim.cli.console import echo, print_text
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.attempt import Attempt, attempt
 from compose_sim.plugins.learn.app.workbook import Workbook

@@ -10,7 +10,7 @@ from typing import Literal
 
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Report
-from compose_sim.core.units import format_count
+from compose_sim.core.text import format_count
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives
 from compose_sim.plugins.learn.core.lesson import Lesson

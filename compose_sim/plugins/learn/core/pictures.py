@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.view.samples import sample_strips
+from compose_sim.core.view.page import sample_strips
 from compose_sim.node.records.models import OptimizerStep, TensorHashes
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.timings import StepTimes

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import AgentCommand, Effect
-from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kind import AgentCommand, Effect, RunSnapshot
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.errors import SpecError
 from tests.builders import a_plan

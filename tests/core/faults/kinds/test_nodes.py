@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.faults.commands import Fault
-from compose_sim.core.faults.effects import AgentCommand, Effect, LimitCpus, Pause, Signal, Start
-from compose_sim.core.faults.kind import RunSnapshot
+from compose_sim.core.faults.kind import AgentCommand, Effect, LimitCpus, Pause, RunSnapshot, Signal, Start
 from compose_sim.core.faults.kinds import KINDS
 from compose_sim.errors import SpecError
 from tests.builders import a_plan

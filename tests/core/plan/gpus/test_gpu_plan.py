@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.host.gpus import Inventory
+from compose_sim.core.host.host import Inventory
 from compose_sim.core.plan.model import Plan, plan_from_dict
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError
 from tests.builders import a_host, a_plan, no_docker

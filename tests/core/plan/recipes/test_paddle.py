@@ -11,8 +11,7 @@ from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.recipes import paddle, paddle_ray
 from compose_sim.core.verdict.hang import diagnose, standings_of
-from compose_sim.core.verdict.stop_reason import find_deadlock
-from compose_sim.core.verdict.verdict import judge
+from compose_sim.core.verdict.verdict import find_deadlock, judge
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from compose_sim.node.frameworks import paddle as paddle_node
 from tests.builders import a_host, a_plan, no_docker

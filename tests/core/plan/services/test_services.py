@@ -14,8 +14,8 @@ from compose_sim.core.host.host import PythonFacts
 from compose_sim.core.plan.model import Plan, PlannedPort, plan_from_dict
 from compose_sim.core.plan.ports import choose_ports
 from compose_sim.core.plan.services import load_service, requested_services
-from compose_sim.core.report.service_links import PublishedService, link, login, published_services, tunnel
-from compose_sim.core.request.service_names import BUILT_IN
+from compose_sim.core.report.report import PublishedService, link, login, published_services, tunnel
+from compose_sim.core.request.names import BUILT_IN
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from tests.builders import ROOT, a_host, a_plan, no_docker
 

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence  # noqa: E402 - torch may be missing
 
 from compose_sim.node.rank.context import RankContext  # noqa: E402 - torch may be missing
 from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  # noqa: E402 - torch may be missing
-from compose_sim.node.rank.replay.collating import collated  # noqa: E402 - as above
+from compose_sim.node.rank.replay.batches import collated  # noqa: E402 - as above
 from compose_sim.node.rank.replay.rng_usage import RngUsage  # noqa: E402 - as above
 from compose_sim.node.rank.torch_hooks import points  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.checks.unrecorded import DEPENDING
+from compose_sim.core.checks.run import DEPENDING
 from compose_sim.core.host import torch_versions
 from compose_sim.node.rank.torch_hooks import features, private_names
 from compose_sim.node.rank.torch_hooks.features import feature_of

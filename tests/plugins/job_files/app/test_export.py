@@ -9,7 +9,7 @@ import pytest
 from compose_sim.app.request import Request, read_request
 from compose_sim.core.request.spec import ClusterSpec, NodeSpec
 from compose_sim.errors import SpecError
-from compose_sim.plugins.job_files.app.export import export
+from compose_sim.plugins.job_files.app.job_file import export
 from compose_sim.plugins.job_files.core.exports.targets import TARGETS
 
 SCRIPT = "import os\nprint(os.environ['COMPOSESIM_SHARED'])\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.app.request import Request, read_request
-from compose_sim.core.plan.size import fit
+from compose_sim.core.plan.capacity import fit
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 

@@ -10,7 +10,7 @@ from compose_sim.app.render import render_job
 from compose_sim.app.request import Request
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
-from compose_sim.plugins.job_files.app.export import export
+from compose_sim.plugins.job_files.app.job_file import export
 
 
 def test_a_folder_for_slurm_holds_the_exported_job_and_the_code(tmp_path: Path) -> None:

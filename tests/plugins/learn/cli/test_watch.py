@@ -17,7 +17,7 @@ import pytest
 from compose_sim.plugins.learn.app.workbook import Workbook
 from tests.builders import PATIENCE_S
 from tests.cli.conftest import COMMAND
-from tests.plugins.learn.app.test_grade import a_course
+from tests.plugins.learn.app.test_author import a_course
 
 _COLORS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 

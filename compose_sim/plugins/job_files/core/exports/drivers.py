@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from compose_sim.plugins.job_files.core.exports.job import Job
-from compose_sim.plugins.job_files.core.exports.pods import (
+from compose_sim.plugins.job_files.core.exports.job import (
+    Job,
     Object,
     container,
     deadline,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compose_sim.errors import SpecError
-from compose_sim.plugins.job_files.core.exports.job import Job, torchrun
-from compose_sim.plugins.job_files.core.exports.pods import (
+from compose_sim.plugins.job_files.core.exports.job import (
     SHARED_MEMORY,
+    Job,
     Object,
     container,
     deadline,
@@ -16,6 +16,7 @@ from compose_sim.plugins.job_files.core.exports.pods import (
     resource,
     resources,
     shared_memory,
+    torchrun,
 )
 
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

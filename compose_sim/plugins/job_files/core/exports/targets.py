@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compose_sim.core.request.job_files import Change
-from compose_sim.plugins.job_files.core.exports import drivers, kubernetes, scripts, tasks
+from compose_sim.plugins.job_files.core.exports import drivers, kubernetes, scripts
 from compose_sim.plugins.job_files.core.exports.job import SLURM_KEYS, Job
 
 _JOB = frozenset({"gpus_per_node", "name", "nproc_per_node"})
@@ -74,14 +74,14 @@ TARGETS: Mapping[str, Target] = {
     "rayjob": _kubernetes(drivers.rayjob, "max_restarts", "timeout", "elastic", recipe="ray"),
     "raycluster": _kubernetes(drivers.raycluster, "elastic", recipe="ray", script=_NO_SCRIPT),
     "swarm": Target(
-        write=tasks.swarm,
+        write=scripts.swarm,
         recipe="ddp",
         keeps=(_POD | {"master_port"}) - {"name"},
         submit="docker stack deploy -c FILE NAME",
         changes={"nodes": _OVERLAY},
     ),
     "skypilot": Target(
-        write=tasks.skypilot,
+        write=scripts.skypilot,
         recipe="ddp",
         keeps=_JOB | {"cpus", "image", "master_port", "memory"},
         submit="sky launch FILE",

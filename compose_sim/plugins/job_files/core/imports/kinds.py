@@ -9,8 +9,8 @@ from typing import Any
 from compose_sim.core.request.job_files import JobFile
 from compose_sim.core.request.yaml_source import YamlText, error_at, read_documents
 from compose_sim.errors import SpecError
-from compose_sim.plugins.job_files.core.exports.pods import KINDS
-from compose_sim.plugins.job_files.core.imports import drivers, kubernetes, tasks
+from compose_sim.plugins.job_files.core.exports.job import KINDS
+from compose_sim.plugins.job_files.core.imports import kubernetes, tasks
 from compose_sim.plugins.job_files.core.imports.draft import Draft, Object
 from compose_sim.plugins.job_files.core.imports.pods import REASONS
 from compose_sim.plugins.job_files.core.imports.slurm import directives_of, read_sbatch
@@ -22,9 +22,9 @@ _READERS: Mapping[str, Reader] = {
     "trainjob": kubernetes.read_trainjob,
     "pytorchjob": kubernetes.read_pytorchjob,
     "volcano": kubernetes.read_volcano,
-    "mpijob": drivers.read_mpijob,
-    "rayjob": drivers.read_rayjob,
-    "raycluster": drivers.read_raycluster,
+    "mpijob": kubernetes.read_mpijob,
+    "rayjob": kubernetes.read_rayjob,
+    "raycluster": kubernetes.read_raycluster,
 }
 _BY_KIND = {KINDS[name]: reader for name, reader in _READERS.items()}
 _OF_SKYPILOT = ("run", "num_nodes", "setup", "workdir", "file_mounts")

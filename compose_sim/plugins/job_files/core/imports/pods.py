@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compose_sim.core.request.yaml_source import KeyPath, dotted
-from compose_sim.plugins.job_files.core.exports.pods import GPU, SHARED_MEMORY
-from compose_sim.plugins.job_files.core.exports.quantities import parse_quantity
+from compose_sim.plugins.job_files.core.exports.job import GPU, SHARED_MEMORY, parse_quantity
 from compose_sim.plugins.job_files.core.imports.draft import Object
-from compose_sim.plugins.job_files.core.imports.launch import inner_script, read_launch
-from compose_sim.plugins.job_files.core.imports.program import calls_of_words, take_variable, take_variables
+from compose_sim.plugins.job_files.core.imports.launch import (
+    calls_of_words,
+    inner_script,
+    read_launch,
+    take_variable,
+    take_variables,
+)
 from compose_sim.plugins.job_files.core.imports.shell import UNKNOWN, Call, Shell
 
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from compose_sim.core.request.job_files import JobFile
 from compose_sim.plugins.job_files.core.imports.draft import Draft, template_hint
-from compose_sim.plugins.job_files.core.imports.pods import NAMED_HERE
-from compose_sim.plugins.job_files.core.imports.program import (
+from compose_sim.plugins.job_files.core.imports.launch import (
     Cluster,
     calls_of_call,
     take_gpus,
     take_program,
     take_variables,
 )
+from compose_sim.plugins.job_files.core.imports.pods import NAMED_HERE
 from compose_sim.plugins.job_files.core.imports.shell import Call, Shell
 
 _TIME = re.compile(r"(\d{1,6}-)?\d{1,6}(:\d{1,2}){0,2}|UNLIMITED|INFINITE|-1", re.IGNORECASE)

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compose_sim.core.request.yaml_source import KeyPath, YamlText, dotted
-from compose_sim.core.units import parse_bytes
-from compose_sim.plugins.job_files.core.exports.pods import SHARED_MEMORY
+from compose_sim.core.text import parse_bytes
+from compose_sim.plugins.job_files.core.exports.job import SHARED_MEMORY
 from compose_sim.plugins.job_files.core.imports.draft import Object
-from compose_sim.plugins.job_files.core.imports.pods import NAMED_HERE
-from compose_sim.plugins.job_files.core.imports.program import (
+from compose_sim.plugins.job_files.core.imports.launch import (
     Cluster,
     calls_of_words,
     take_gpus,
@@ -20,6 +19,7 @@ from compose_sim.plugins.job_files.core.imports.program import (
     take_variable,
     take_variables,
 )
+from compose_sim.plugins.job_files.core.imports.pods import NAMED_HERE
 from compose_sim.plugins.job_files.core.imports.shell import UNKNOWN, Shell
 
 _DOLLARS = re.compile(r"\$(?:(\$)|\{(\w+)(?::?[-?][^}]*)?\}|(\w+))")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from compose_sim.errors import SpecError
-from compose_sim.plugins.job_files.core.exports.quantities import parse_quantity
+from compose_sim.plugins.job_files.core.exports.job import parse_quantity
 from compose_sim.plugins.job_files.core.exports.targets import TARGETS
 from tests.plugins.job_files.core.exports.jobs import document, job, spec_of
 

@@ -1,0 +1,122 @@
+"""A class is graded with the course's own files; scripts that are missing, unreadable, empty or endless are not passed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compose_sim.plugins.learn.app.author import grade
+from compose_sim.plugins.learn.app.course_folder import CourseFolder, read_course
+from compose_sim.plugins.learn.core.outcome import Outcome
+
+ENDLESS = "while True:\n    pass\n"
+
+
+def a_course(folder: Path) -> CourseFolder:
+    """Return a course with one lesson: print the world size."""
+    texts = {
+        "course.yaml": "{title: T, welcome: W, farewell: F}",
+        "lessons/01-size/lesson.yaml": "{title: T, goal: G, question: Q, answer: A, why: W, hints: [a, b, c], nodes: 1, "
+        "ranks_per_node: 2, program: harness.py, pass: {metrics: {size: {equals: 2}}}, fails: size}",
+        "lessons/01-size/script.py": "SIZE = 1\n",
+        "lessons/01-size/solution.py": "import os\n\nSIZE = int(os.environ['WORLD_SIZE'])\n",
+        "lessons/01-size/harness.py": "import json\n\nimport script\n\nprint(json.dumps({'step': 1, 'size': script.SIZE}))\n",
+        "lessons/01-size/page.md": "# Size\n",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return read_course(folder)
+
+
+def a_student(folder: Path, script: str | None) -> Path:
+    (folder / "01-size").mkdir(parents=True)
+    (folder / "01-size" / "harness.py").write_text('print(\'{"step": 1, "size": 2}\')\n')  # not the course's
+    if script is not None:
+        (folder / "01-size" / "script.py").write_text(script)
+    return folder
+
+
+@pytest.mark.train
+def test_a_class(tmp_path: Path) -> None:
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    scripts = {"right": lesson.read("solution.py"), "wrong": lesson.read("script.py"), "emptied": ""}
+    folders = [a_student(tmp_path / "class" / name, script) for name, script in scripts.items()]
+
+    grades = {each.student: each.outcome for each in grade(folders, [lesson], engine="local")}
+
+    assert {name: (outcome.status, reason_of(outcome)) for name, outcome in grades.items()} == {
+        "right": ("passed", ""),
+        "wrong": ("failed", "size"),
+        "emptied": ("failed", "run"),
+    }
+
+
+@pytest.mark.train
+def test_an_endless_loop_ends_with_the_time_limit(tmp_path: Path) -> None:
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    short = replace(lesson, lesson=lesson.lesson.model_copy(update={"timeout": 3.0}))
+
+    (only,) = grade([a_student(tmp_path / "endless", ENDLESS)], [short], engine="local")
+
+    assert (only.outcome.status, reason_of(only.outcome)) == ("failed", "run")
+
+
+def reason_of(outcome: Outcome) -> str:
+    return outcome.reason.id if outcome.reason else ""
+
+
+HOSTILE = f"""
+import os, socket
+
+def reaches(path_or_host):
+    try:
+        if isinstance(path_or_host, str):
+            return bool(os.listdir(path_or_host) if os.path.isdir(path_or_host) else open(path_or_host).read(1))
+        return bool(socket.create_connection(path_or_host, 2))
+    except OSError:
+        return False
+
+reached = [
+    *filter(reaches, ["/etc/shadow", "/var/run/docker.sock", {str(Path.home() / ".ssh")!r}, CLASS]),
+    *filter(reaches, [("1.1.1.1", 53), ("169.254.169.254", 80), ("172.17.0.1", 22)]),
+    *([] if os.getuid() else ["root"]),
+]
+print(reached, flush=True)
+SIZE = 2 + len(reached)
+"""
+
+
+@pytest.mark.docker
+def test_a_hostile_script_reaches_nothing_in_a_container(tmp_path: Path) -> None:
+    """The lesson is passed only if the script has reached no secret, no other student, no network, and is not root."""
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    student = a_student(tmp_path / "class" / "hostile", HOSTILE.replace("CLASS", repr(str(tmp_path / "class"))))
+
+    (only,) = grade([student], [lesson], engine="docker")
+
+    assert only.outcome.status == "passed", only.evidence
+
+
+def test_what_cannot_be_run_is_not_run(tmp_path: Path) -> None:
+    """A link could lead to a file of the teacher, a pipe would block the grader."""
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    folders = {
+        name: a_student(tmp_path / name, None) for name in ("absent", "link", "pipe", "large", "binary", "broken")
+    }
+    (folders["link"] / "01-size" / "script.py").symlink_to("/etc/passwd")
+    os.mkfifo(folders["pipe"] / "01-size" / "script.py")
+    (folders["large"] / "01-size" / "script.py").write_text("#" * (1 << 20) + "\n")
+    (folders["binary"] / "01-size" / "script.py").write_bytes(b"\xff\xfe")
+    (folders["broken"] / "01-size" / "script.py").write_text("def (:\n")
+
+    outcomes = {each.student: each.outcome for each in grade([*folders.values()], [lesson], engine="local")}
+
+    assert {name: outcome.status for name, outcome in outcomes.items()} == {
+        **{"absent": "failed", "link": "unjudged", "pipe": "unjudged"},
+        **{"large": "failed", "binary": "failed", "broken": "failed"},
+    }
+    assert all(outcome.seconds == 0 for outcome in outcomes.values())
