@@ -105,6 +105,28 @@ PLUG_INS = {
 }
 PATCHES_TORCH = {"node/rank/torch_hooks", "node/rank/emulate", "node/rank/emulate/children"}
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
+# The whole package, and without its plug-ins. A commit that raises a number does nothing else, and says what the lines buy.
+MOST_LINES, MOST_LINES_WITHOUT_PLUG_INS, MOST_FILES = 61_052, 56_432, 456
+SMALL = {  # modules of fewer than 30 lines, and why they are alone
+    "app/builtin_run.py": "its two users do not need each other",
+    "core/checks/tolerances.py": "a table that all checks share",
+    "core/compose/names.py": "light commands need no Compose document",
+    "core/compose/templates.py": "Dockerfiles and Compose documents share it",
+    "core/plan/debug_configuration.py": "`init` and `attach` share it",
+    "core/plan/node_roles.py": "light commands need no recipe",
+    "engine/host/process_start.py": "imported before anything that takes time",
+    "import_alias.py": "installed as another package",
+    "node/bootstrap.py": "runs before the package can be imported",
+    "node/frameworks/horovod/horovodrun.py": "a role",
+    "node/frameworks/paddle/driver.py": "a role",
+    "node/rank/driver_script.py": "a role",
+    "node/shared/emulation.py": "no other module of its folder knows of CUDA",
+    "node/shared/mps_marks.py": "nodes import no service",
+    "node/shared/roles.py": "one term, of all processes of a node",
+    "node/shared/slurm_notice.py": "agents and masters share it",
+    "node/starters/import_ahead.py": "all starters share it",
+    "version.py": "pyproject.toml reads it",
+}
 IMPURE = {
     *("os", "subprocess", "socket", "time", "threading", "click", "rich", "random", "shutil", "tempfile", "docker"),
 }
@@ -297,6 +319,21 @@ def test_a_folder_is_seen_at_a_glance() -> None:
     modules = Counter(folder_of(path) for path in FILES if path.name != "__init__.py")
 
     assert {folder: n for folder, n in modules.items() if n >= TOO_MANY_MODULES and folder not in PLUG_INS} == {}
+
+
+def test_a_small_module_has_a_reason() -> None:
+    small = {path for path in FILES if path.name != "__init__.py" and len(path.read_text().splitlines()) < 30}
+
+    assert {path.relative_to(PACKAGE).as_posix() for path in small if "plugins" not in path.parts} == set(SMALL)
+
+
+def test_the_package_does_not_grow_unnoticed() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in FILES}
+    without = sum(count for path, count in lines.items() if "plugins" not in path.relative_to(PACKAGE).parts)
+
+    assert sum(lines.values()) <= MOST_LINES
+    assert without <= MOST_LINES_WITHOUT_PLUG_INS
+    assert len(lines) <= MOST_FILES
 
 
 def test_no_two_public_classes_share_a_name() -> None:
