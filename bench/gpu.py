@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.gpu_table import MOST_MS, as_markdown
+from bench.gpu_table import MAX_MS, as_markdown
 from compose_sim.engine.host.gpus import inspect_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "templates" / "bench" / "gpu.py"
 PATIENCE_S = 150.0
 ROUNDS = 5  # of contestants in turn: on the same machine, single runs differ by 10 to 30 %
-MOST_ROUNDS = 3  # of those that take half a minute or more
+MAX_ROUNDS = 3  # of those that take half a minute or more
 
 
 class FailedError(Exception):
@@ -195,13 +195,13 @@ def main() -> int:
             ("8 bare processes, MPS", lambda: contest.bare(8)),
         ]
         many: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-            (f"{count} containers, MPS", partial(contest.containers, count)) for count in MOST_MS
+            (f"{count} containers, MPS", partial(contest.containers, count)) for count in MAX_MS
         ]
         added: list[tuple[str, Callable[[], dict[str, Any]]]] = [
             ("up of 8 nodes that share the GPU", lambda: contest.seconds_of_up(*shared)),
             ("up of 8 nodes without a GPU", lambda: contest.seconds_of_up("--gpus", "none")),
         ]
-        runs = side_by_side * options.rounds + many * min(options.rounds, MOST_ROUNDS) + added * min(options.rounds, 2)
+        runs = side_by_side * options.rounds + many * min(options.rounds, MAX_ROUNDS) + added * min(options.rounds, 2)
         runs.append(("8 containers, by turns", lambda: contest.containers(8, share="timeslice")))
         wanted = [word for word in options.only.split(",") if word]
         for name, measure in runs:

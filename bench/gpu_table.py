@@ -9,7 +9,7 @@ from typing import Any
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 EIGHT, BARE, TURNS = "8 containers, MPS", "8 bare processes, MPS", "8 containers, by turns"
 WITH_GPU, WITHOUT = "up of 8 nodes that share the GPU", "up of 8 nodes without a GPU"
-MOST_MS = {16: 5.0, 32: 15.0, 48: 25.0}  # nodes: milliseconds of a step
+MAX_MS = {16: 5.0, 32: 15.0, 48: 25.0}  # nodes: milliseconds of a step
 _COLUMNS = {
     "step_ms": " ms",
     "large_step_ms": " ms",
@@ -70,7 +70,7 @@ def _goals(runs: Runs) -> list[tuple[str, str, str, bool]]:
                 median(turns) >= 40 * median(step),
             )
         )
-    for count, most in MOST_MS.items():
+    for count, most in MAX_MS.items():
         if own := _values(runs, f"{count} containers, MPS", "step_ms"):
             rows.append(
                 (f"DDP step, {count} nodes on one GPU", f"≤ {most:g} ms", _spread(own, " ms"), median(own) <= most)

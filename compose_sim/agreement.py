@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 _LONGEST = 80
 
 
@@ -58,13 +58,13 @@ def disagreement(held: Mapping[int, Mapping[str, str]]) -> str:
     paths = list(dict.fromkeys(path for mine in held.values() for path in mine))
     different = [path for path in paths if len({mine.get(path) for mine in held.values()}) > 1]
     lines = []
-    for path in different[:_MOST_SHOWN]:
+    for path in different[:_MAX_SHOWN]:
         sides: dict[str, list[str]] = {}
         for rank, mine in held.items():
             sides.setdefault(mine.get(path, "nothing")[:_LONGEST], []).append(str(rank))
         shown = "; ".join(f"rank{'s'[: len(ranks) > 1]} {', '.join(ranks)}: {text}" for text, ranks in sides.items())
         lines.append(f"  {path or 'value'}: {shown}")
-    more = f"\n  and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
+    more = f"\n  and {len(different) - _MAX_SHOWN} more" if len(different) > _MAX_SHOWN else ""
     return f"the ranks disagree on {len(different)} of {len(paths)} values:\n" + "\n".join(lines) + more
 
 

@@ -13,7 +13,7 @@ DATA = ROOT / "bench" / "torch.json"
 PAGE = ROOT / "docs" / "torch.md"
 _BEGIN, _END = "<!-- matrix: written by `make matrix` -->", "<!-- /matrix -->"
 _TABLE = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
-_MOST_NAMED = 10  # failed tests of a row on the page; the data file has all
+_MAX_NAMED = 10  # failed tests of a row on the page; the data file has all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def table_lines(rows: list[Row]) -> list[str]:
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     for row in rows:
         if row.failures:
-            named = [f"`{each}`" for each in row.failures[:_MOST_NAMED]]
+            named = [f"`{each}`" for each in row.failures[:_MAX_NAMED]]
             more = len(row.failures) - len(named)
             named += [f"and {more} more"] if more else []
             lines += ["", f"Failed with torch {row.torch} and Python {row.python}: {', '.join(named)}."]

@@ -13,7 +13,7 @@ from bench.soak.setting import Row, Soak
 
 GOAL = 2000
 RUN_S = 180.0  # per run; then another one begins, with another seed
-LEAST_RUN_S = 60.0  # in less time, not every step of the scenario gets its turn
+MIN_RUN_S = 60.0  # in less time, not every step of the scenario gets its turn
 _LINE = re.compile(r"line (\d+) of (\d+)")
 _SCENARIO = {
     "docker": """
@@ -66,7 +66,7 @@ def measure(soak: Soak) -> Row:
     known = {"kinds": {}, "seconds": [], "refused": 0, "lost": 0, "lines": 0, "failed": [], "left": [], "runs": 0}
     soak.progress = {**known, **soak.progress}
     now = soak.progress
-    while (rest := soak.deadline - time.monotonic()) > LEAST_RUN_S and _injected(now) < GOAL:
+    while (rest := soak.deadline - time.monotonic()) > MIN_RUN_S and _injected(now) < GOAL:
         _add_run(soak, now, patience_s=min(RUN_S, rest))
         soak.save()
     injected, seconds = _injected(now), now["seconds"]

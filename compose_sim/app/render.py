@@ -25,7 +25,7 @@ from compose_sim.errors import SpecError
 from compose_sim.plugins import find
 
 JOB = "job.sbatch"
-_MOST_CODE_BYTES = 200 << 20
+_MAX_CODE_BYTES = 200 << 20
 _NOT_CODE = {
     *(".git", ".hg", ".venv", "venv", "__pycache__", HIDDEN, "node_modules"),
     *(".mypy_cache", ".ruff_cache", ".pytest_cache"),
@@ -128,14 +128,14 @@ def _copy_code(files: list[tuple[Path, str]], root: Path, target: SafeFolder) ->
     """Copy files into `code`, following no link there; return their size."""
     target.make_folder("code")
     size = sum(path.stat().st_size for path, _ in files)
-    if size > _MOST_CODE_BYTES:
+    if size > _MAX_CODE_BYTES:
         largest = max(files, key=lambda each: each[0].stat().st_size)[1]
         raise SpecError(
-            f"the code to copy is {format_bytes(size)}, more than {format_bytes(_MOST_CODE_BYTES)}; the largest file is '{largest}'",
+            f"the code to copy is {format_bytes(size)}, more than {format_bytes(_MAX_CODE_BYTES)}; the largest file is '{largest}'",
             hint="add data to .gitignore, and mount it on the nodes: --mount /path/to/data:/data:ro",
         )
     for path, name in files:
         # Without the bits that would run a copy with our rights.
         mode = path.stat().st_mode & 0o777
-        target.replace(f"code/{name}", read_project_file(path, root, size=_MOST_CODE_BYTES), mode=mode)
+        target.replace(f"code/{name}", read_project_file(path, root, size=_MAX_CODE_BYTES), mode=mode)
     return size

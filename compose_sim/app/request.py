@@ -148,7 +148,7 @@ def _not_python(name: str, error: Exception) -> SpecError:
 
 
 SPEC_FILE = "composesim.yaml"
-_MOST_OF_VARIABLE = 128 << 10  # bytes; Linux starts no process with a longer one
+_MAX_OF_VARIABLE = 128 << 10  # bytes; Linux starts no process with a longer one
 PROJECT_FILE = "pyproject.toml"
 _READABLE = 0o5  # the bits of a mode that let a class of users list a folder and open what is in it
 _FIRST_PERSON = 1000  # the lowest user id that belongs to a person and not to a service
@@ -341,7 +341,7 @@ def _parse_dotenv(text: str, name: str) -> dict[str, str]:
         sizes[key] = sum(
             sizes.get(each.name, 0) if isinstance(each, Variable) else len(each.resolve({})) for each in atoms
         )
-        if sizes[key] > _MOST_OF_VARIABLE:
+        if sizes[key] > _MAX_OF_VARIABLE:
             raise SpecError(f"{name}: the value of '{key}' is longer than 128 KiB", hint=f"edit {name}")
     values = {key: value or "" for key, value in dotenv_values(stream=StringIO(text)).items()}
     try:

@@ -21,7 +21,7 @@ from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
 from compose_sim.core.request.flags import Group, SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec
 from compose_sim.core.text import format_bytes
-from compose_sim.engine.project_files import MOST_BYTES, read_project_file
+from compose_sim.engine.project_files import MAX_BYTES, read_project_file
 from compose_sim.errors import SpecError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -159,10 +159,10 @@ def request_from_flags(
 
 def _script_from_stdin() -> str:
     """Return the path of a script with what stdin holds; it is deleted when the command ends."""
-    source = sys.stdin.buffer.read(MOST_BYTES + 1)
-    if len(source) > MOST_BYTES:
+    source = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(source) > MAX_BYTES:
         raise SpecError(
-            f"the script on standard input is larger than {format_bytes(MOST_BYTES)}", hint="composesim up --help"
+            f"the script on standard input is larger than {format_bytes(MAX_BYTES)}", hint="composesim up --help"
         )
     script = script_of(source)
     click.get_current_context().call_on_close(lambda: shutil.rmtree(script.parent, ignore_errors=True))

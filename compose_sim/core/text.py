@@ -51,13 +51,13 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNOR
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h)\s*)+", re.IGNORECASE)
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.IGNORECASE)
-_MOST_DIGITS = 30  # more would be infinity
+_MAX_DIGITS = 30  # more would be infinity
 
 
 def parse_bytes(text: str | int) -> int:
     """Return the bytes of `512m`, `2g`, `1.5GiB` or a plain number; raise ValueError for other text."""
     match = _SIZE.fullmatch(str(text))
-    if not match or len(match[1]) > _MOST_DIGITS:
+    if not match or len(match[1]) > _MAX_DIGITS:
         raise ValueError(f"'{text!s:.80}' is not a size: write it like 512m or 2g")
     return int(float(match[1]) * _BYTES[match[2].lower()])
 
@@ -65,9 +65,9 @@ def parse_bytes(text: str | int) -> int:
 def parse_seconds(text: str | float) -> float:
     """Return the seconds of `90s`, `10m`, `1h30m` or a plain number; raise ValueError for other text."""
     plain = str(text).strip()
-    if len(plain) <= _MOST_DIGITS and re.fullmatch(r"[0-9]+(\.[0-9]+)?", plain):
+    if len(plain) <= _MAX_DIGITS and re.fullmatch(r"[0-9]+(\.[0-9]+)?", plain):
         return float(plain)
-    if len(plain) > _MOST_DIGITS or not _DURATION.fullmatch(plain):
+    if len(plain) > _MAX_DIGITS or not _DURATION.fullmatch(plain):
         raise ValueError(f"'{text!s:.80}' is not a duration: write it like 90s, 10m or 1h30m")
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in _PART.findall(plain))
 

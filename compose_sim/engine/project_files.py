@@ -11,11 +11,11 @@ from compose_sim.engine.project_owner import check_project, check_user
 from compose_sim.engine.run_folder.safe_files import kind_of
 from compose_sim.errors import SpecError
 
-MOST_BYTES = 4 << 20  # of a script
-_MOST_SETTINGS = 512 << 10
+MAX_BYTES = 4 << 20  # of a script
+_MAX_SETTINGS = 512 << 10
 
 
-def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES, is_settings: bool = False) -> bytes:
+def read_project_file(path: Path, folder: Path, *, size: int = MAX_BYTES, is_settings: bool = False) -> bytes:
     """
     Return what a regular file of the project in `folder` contains. Links are followed.
 
@@ -47,7 +47,7 @@ def read_project_file(path: Path, folder: Path, *, size: int = MOST_BYTES, is_se
 def read_settings(path: Path, folder: Path) -> str:
     """Return the UTF-8 text of a file of settings as `read_project_file` reads it; raises SpecError if it is not text."""
     try:
-        return read_project_file(path, folder, size=_MOST_SETTINGS, is_settings=True).decode("utf-8")
+        return read_project_file(path, folder, size=_MAX_SETTINGS, is_settings=True).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOK_S = 2.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
-_MOST_MEMORY_KIB = 8 << 20  # addresses, not memory in use: a Python takes few
+_MAX_MEMORY_KIB = 8 << 20  # addresses, not memory in use: a Python takes few
 
 
 def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
@@ -69,7 +69,7 @@ def bounded_output_of(argv: Sequence[str], *, timeout_s: float, most_bytes: int)
 
     The program, and what it starts, is killed if it runs longer or prints more; its memory is limited too.
     """
-    limited = ["sh", "-c", f'ulimit -v {_MOST_MEMORY_KIB}; exec "$@"', "sh", *argv]
+    limited = ["sh", "-c", f'ulimit -v {_MAX_MEMORY_KIB}; exec "$@"', "sh", *argv]
     with _start(  # it must end with us: an interrupt may come before we can kill it
         limited,
         stdin=subprocess.DEVNULL,

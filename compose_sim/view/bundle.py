@@ -34,12 +34,12 @@ from compose_sim.view.reader import PageReader
 
 _PAGE = Path(__file__).parent / "page"
 _SCRIPTS = ("model", "elements", "charts", "timeline", "actions", "cluster", "sections", "logs", "live", "main")
-_MOST_SPANS, _MOST_POINTS, _MOST_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
+_MAX_SPANS, _MAX_POINTS, _MAX_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
 
 
 def report_page(message: Message) -> str:
     """Return the page of a finished run as one file that opens from disk."""
-    shown = thin(message, most_spans=_MOST_SPANS, most_points=_MOST_POINTS, most_log_bytes=_MOST_LOG_BYTES)
+    shown = thin(message, most_spans=_MAX_SPANS, most_points=_MAX_POINTS, most_log_bytes=_MAX_LOG_BYTES)
     return _page(title=f"{shown['now']['run']} · composesim", data=shown)
 
 
@@ -88,7 +88,7 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-_MOST_BYTES_OF_FILE, _MOST_BYTES = 4 << 20, 64 << 20  # before compression
+_MAX_BYTES_OF_FILE, _MAX_BYTES = 4 << 20, 64 << 20  # before compression
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _OWN = ("docker-compose.yml", ".env", "composesim.log", "supervisor.log")
 _OF_NODES = (  # in the order in which they are packed until the bundle is full
@@ -107,7 +107,7 @@ class _Bundle:
         self.left_out: dict[str, str] = {}
 
     def add(self, name: str, data: bytes) -> None:
-        if sum(map(len, self.packed.values())) + len(data) > _MOST_BYTES:
+        if sum(map(len, self.packed.values())) + len(data) > _MAX_BYTES:
             self.left_out[name] = "the bundle is full"
         else:
             self.packed[name] = data
@@ -135,11 +135,11 @@ class _Bundle:
     def _ends(self, source: str) -> bytes:
         size = os.fstat(descriptor := self._files.open_file(source)).st_size
         with os.fdopen(descriptor, "rb") as file:
-            if size <= _MOST_BYTES_OF_FILE:
-                return file.read(_MOST_BYTES_OF_FILE)
-            first = file.read(_MOST_BYTES_OF_FILE // 2)
-            file.seek(size - _MOST_BYTES_OF_FILE // 2)
-            last = file.read(_MOST_BYTES_OF_FILE // 2)
+            if size <= _MAX_BYTES_OF_FILE:
+                return file.read(_MAX_BYTES_OF_FILE)
+            first = file.read(_MAX_BYTES_OF_FILE // 2)
+            file.seek(size - _MAX_BYTES_OF_FILE // 2)
+            last = file.read(_MAX_BYTES_OF_FILE // 2)
         # Whole lines: the rest of a secret that is cut in two would not be found.
         first, last = first[: first.rfind(b"\n") + 1], last[last.find(b"\n") + 1 :]
         return first + f"[composesim: {size - len(first) - len(last)} bytes are left out]\n".encode() + last

@@ -121,7 +121,7 @@ def _read(folder: RunFolder, rank: int, event: Event) -> Profile:
 
 
 _FLIGHT = "observations/flight"
-_MOST_BYTES, _MOST_VALUES = 4 << 20, 1_000_000  # of one dump: a pickle of a few bytes can describe far more
+_MAX_BYTES, _MAX_VALUES = 4 << 20, 1_000_000  # of one dump: a pickle of a few bytes can describe far more
 
 
 class PlainValues(pickle._Unpickler):  # in Python: that in C takes as much memory as the data ask for
@@ -160,8 +160,8 @@ def flight_dumps(files: SafeFolder) -> Iterator[str]:
 
 def plain_dump(files: SafeFolder, name: str, redaction: Redaction) -> bytes:
     """Return a dump with plain values alone, so that whoever unpickles it runs nothing; a damaged one raises anything."""
-    data = files.read_bytes(name, size=_MOST_BYTES)
-    return pickle.dumps(redaction.value(PlainValues(data).load(), most=_MOST_VALUES), protocol=2)
+    data = files.read_bytes(name, size=_MAX_BYTES)
+    return pickle.dumps(redaction.value(PlainValues(data).load(), most=_MAX_VALUES), protocol=2)
 
 
 def gather_dumps(folder: RunFolder, target: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ from compose_sim.engine.run_folder.record import read_observed, report_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 from compose_sim.node.shared.progress_page import ProgressPage, WaitIn
 
-_MOST_BYTES_WAITS = 1 << 16  # a page has fewer
+_MAX_BYTES_WAITS = 1 << 16  # a page has fewer
 
 
 class RankWaits:
@@ -80,7 +80,7 @@ class RankWaits:
         with suppress(OSError, UnsafeFileError):
             if name not in self._opened:
                 self._opened[name] = self._files.open_file(name)
-            return os.pread(self._opened[name], _MOST_BYTES_WAITS, 0)
+            return os.pread(self._opened[name], _MAX_BYTES_WAITS, 0)
         return b""
 
 
@@ -96,8 +96,8 @@ def _has_left(page: bytes, wait: WaitIn) -> bool:
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d{9,11})\.([\w.-]{1,255}?)\.(\d{1,10})(?:\.\d+)?(?:\.v2)?")
 _NOT_SEARCHED = re.compile(r"\..*|__pycache__|node_modules|venv|site-packages")
-_DEEPEST, _MOST_FOLDERS, _MOST_FILES = 5, 500, 128
-_MOST_BYTES = 4 << 20  # of a file at a time
+_DEEPEST, _MAX_FOLDERS, _MAX_FILES = 5, 500, 128
+_MAX_BYTES = 4 << 20  # of a file at a time
 _SEARCH_EACH_S = 5.0
 _EARLIER_S = 2.0  # the name of a file has whole seconds
 
@@ -115,7 +115,7 @@ class ScalarFiles:
         if is_over or time.monotonic() - self._searched > _SEARCH_EACH_S:
             self._searched = time.monotonic()
             for name in _found(self._files, since):
-                if len(self._offsets) < _MOST_FILES:
+                if len(self._offsets) < _MAX_FILES:
                     self._offsets.setdefault(name, 0)
         for name in list(self._offsets):
             made = _NAME.fullmatch(Path(name).name)
@@ -129,7 +129,7 @@ class ScalarFiles:
         if offset < 0:
             return []
         try:
-            scalars, taken = read_scalars(self._files.read_bytes(name, offset=offset, size=_MOST_BYTES))
+            scalars, taken = read_scalars(self._files.read_bytes(name, offset=offset, size=_MAX_BYTES))
         except (OSError, UnsafeFileError):
             return []
         except ValueError:  # not what TensorBoard writes
@@ -141,7 +141,7 @@ class ScalarFiles:
 
 def _found(files: SafeFolder, since: float) -> Iterator[str]:
     waiting, seen = [("", 0)], 0
-    while waiting and seen < _MOST_FOLDERS:
+    while waiting and seen < _MAX_FOLDERS:
         folder, depth = waiting.pop(0)
         seen += 1
         with suppress(OSError, UnsafeFileError):
@@ -158,7 +158,7 @@ def _found(files: SafeFolder, since: float) -> Iterator[str]:
 
 _AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20
-_MOST_CHUNKS = 64  # of the records of one rank at a time
+_MAX_CHUNKS = 64  # of the records of one rank at a time
 
 
 class PageReader:
@@ -252,7 +252,7 @@ class PageReader:
             tail = self._records.get(name)
             if tail is None:
                 tail = self._records[name] = FileTail(self.folder.files, name)
-            for _ in range(_MOST_CHUNKS):
+            for _ in range(_MAX_CHUNKS):
                 if not (lines := tail.read()):
                     break
                 spans = self._timeline.add(int(rank), int(generation), (line for _, line in lines))

@@ -62,7 +62,7 @@ def _checked(values: Any, plan: Plan) -> Intervention:
 _BETWEEN_MESSAGES_S = 0.5
 _PING_S = 10.0
 _WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
-_MOST_BYTES_OF_ACTION = 1 << 16
+_MAX_BYTES_OF_ACTION = 1 << 16
 _APPENDED = ("spans", "texts", "usage", "metrics", "logs")
 
 
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is no such run\n")
         elif self.headers.get("Content-Type") != "application/json":
             self._answer(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "text/plain", "an action is application/json\n")
-        elif not (length.isascii() and length.isdigit() and int(length) <= _MOST_BYTES_OF_ACTION):
+        elif not (length.isascii() and length.isdigit() and int(length) <= _MAX_BYTES_OF_ACTION):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain", "an action is at most 64 KiB\n")
         else:
             self._act(folder, self.rfile.read(int(length)))

@@ -111,14 +111,14 @@ def test_long_files_keep_their_ends_and_a_full_bundle_says_what_is_missing(
 ) -> None:
     lines = [f"line {number}" for number in range(10_000)]
     run.files.replace("logs/node-0.0.log", "\n".join(lines))
-    monkeypatch.setattr(module, "_MOST_BYTES_OF_FILE", 5000)
+    monkeypatch.setattr(module, "_MAX_BYTES_OF_FILE", 5000)
     shown = unpacked(bundle(run))["logs/node-0.0.log"].decode().splitlines()
     cut = next(at for at, line in enumerate(shown) if line.startswith("[composesim: "))
 
     assert shown[:cut] == lines[:cut]
     assert shown[cut + 1 :] == lines[len(lines) - len(shown) + cut + 1 :]
 
-    monkeypatch.setattr(module, "_MOST_BYTES", 100)
+    monkeypatch.setattr(module, "_MAX_BYTES", 100)
     files = unpacked(bundle(run))
     assert "logs/node-0.0.log" not in files
     assert json.loads(files["bundle.json"])["left_out"]["logs/node-0.0.log"]

@@ -14,8 +14,8 @@ from compose_sim.core.state.state import ClusterState
 from compose_sim.core.text import format_count, format_seconds
 from compose_sim.core.verdict.verdict import NODES_MUST_COME_WITHIN_S, missing_nodes, too_few_nodes_message
 
-_MOST_FAULTS = 12
-_MOST_ROUNDS = 12
+_MAX_FAULTS = 12
+_MAX_ROUNDS = 12
 
 
 def history_lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -27,10 +27,10 @@ def history_lines(report: Report) -> Iterator[tuple[str, str]]:
     recoveries = {each.fault: each for each in report.recoveries}
     lines = [fault_line(fault, recoveries.get(fault.id)) for fault in report.faults]
     lines += [f"{_first_line(each.cause)}; {_recovery(each)}" for each in report.recoveries if not each.fault]
-    for index, line in enumerate(lines[:_MOST_FAULTS]):
+    for index, line in enumerate(lines[:_MAX_FAULTS]):
         yield "" if index else "faults" if report.faults else "losses", line
-    if len(lines) > _MOST_FAULTS:
-        yield "", f"and {len(lines) - _MOST_FAULTS} more: add --json"
+    if len(lines) > _MAX_FAULTS:
+        yield "", f"and {len(lines) - _MAX_FAULTS} more: add --json"
 
 
 def fault_line(fault: FaultReport, recovery: RecoveryReport | None) -> str:
@@ -117,8 +117,8 @@ def _recovery(recovery: RecoveryReport) -> str:
 def _sizes(sizes: list[int]) -> str:
     """Return `4 → 3 → 4`, or the last ones if there are many."""
     changes = [size for size, _ in groupby(sizes)]
-    left_out = len(changes) > _MOST_ROUNDS
-    shown = " → ".join(map(str, changes[-_MOST_ROUNDS:]))
+    left_out = len(changes) > _MAX_ROUNDS
+    shown = " → ".join(map(str, changes[-_MAX_ROUNDS:]))
     rounds = f" in {format_count(len(sizes), 'round')}" if len(sizes) != len(changes) or left_out else ""
     return ("… → " if left_out else "") + shown + rounds
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compose_sim.core.events.events import Event
     from compose_sim.core.state.state import ClusterState, NodeState
 
-_MOST_STATUS_LINES = 12
+_MAX_STATUS_LINES = 12
 _ABOUT_TORCH = ("torch ", "composesim with torch ")  # how notes begin that say what ranks cannot do with their torch
 _PHASE_COLORS = {
     "running": "green", "ended": "green", "exited": "dim", "lost": "red", "killed": "red", "creating": "dim", "absent": "dim",
@@ -233,10 +233,10 @@ def _status(state: ClusterState) -> Table:
 
     table = Table.grid(padding=(0, 2))
     nodes = list(state.nodes.values())
-    for node in nodes[:_MOST_STATUS_LINES]:
+    for node in nodes[:_MAX_STATUS_LINES]:
         table.add_row(*_cells(node, state, phase_of(state, node.name)))
-    if len(nodes) > _MOST_STATUS_LINES:
-        rest = nodes[_MOST_STATUS_LINES:]
+    if len(nodes) > _MAX_STATUS_LINES:
+        rest = nodes[_MAX_STATUS_LINES:]
         phases = Counter(phase_of(state, node.name) for node in rest)
         table.add_row(f"and {len(rest)} more", ", ".join(f"{count} {phase}" for phase, count in phases.items()))
     return table

@@ -97,10 +97,10 @@ def print_expectations(results: Sequence[ExpectationResult], *, err: bool = Fals
         echo(f"{click.style(mark, fg=color, bold=True)} {wanted}  {detail}", err=err)
 
 
-_MOST_NODES = 16
-_MOST_METRICS = 6
+_MAX_NODES = 16
+_MAX_METRICS = 6
 _LONGEST_CAUSE = 240  # characters; the sentence about a hang, with its source line, fits
-_MOST_TRACEBACK_LINES = 30
+_MAX_TRACEBACK_LINES = 30
 _FIRST_METRICS = ("loss", "accuracy")
 _LAST_METRICS = ("epoch", "step")
 _VERSIONS = ("torch", "paddle", "cuda", "cudnn", "nccl", "driver", "python", "engine", "host")
@@ -284,7 +284,7 @@ def metric_parts(metrics: Mapping[str, Any]) -> list[str]:
     first = [name for key in _FIRST_METRICS for name in names if key in name.lower()]
     last = [name for name in _LAST_METRICS if name in names]
     others = [name for name in names if name not in first and name not in last]
-    chosen = [*dict.fromkeys(first), *others][: _MOST_METRICS - len(last)] + last
+    chosen = [*dict.fromkeys(first), *others][: _MAX_METRICS - len(last)] + last
     return [
         f"{name} {metrics[name]:.4g}" if isinstance(metrics[name], float) else f"{name} {metrics[name]}"
         for name in chosen
@@ -306,8 +306,8 @@ def _version_parts(report: Report) -> list[str]:
 
 def _print_nodes(nodes: Sequence[NodeReport], *, err: bool) -> None:
     shown = list(nodes)
-    if len(nodes) > _MOST_NODES:  # prefer those that failed
-        shown = sorted(nodes, key=lambda node: node.exit_code == 0)[:_MOST_NODES]
+    if len(nodes) > _MAX_NODES:  # prefer those that failed
+        shown = sorted(nodes, key=lambda node: node.exit_code == 0)[:_MAX_NODES]
         shown.sort(key=nodes.index)
     header = ("node", "ranks", "exit", "steps", "cpu", "peak memory", "received", "sent")
     rows = [_row(node) for node in shown]
@@ -342,9 +342,9 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def _shortened(traceback: str) -> str:
     lines = traceback.rstrip().splitlines()
-    left_out = len(lines) - _MOST_TRACEBACK_LINES
+    left_out = len(lines) - _MAX_TRACEBACK_LINES
     if left_out > 0:
-        lines = [f"… {format_count(left_out, 'line')} above", *lines[-_MOST_TRACEBACK_LINES:]]
+        lines = [f"… {format_count(left_out, 'line')} above", *lines[-_MAX_TRACEBACK_LINES:]]
     return "\n".join(f"  {line}" for line in lines)
 
 

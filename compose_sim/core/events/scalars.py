@@ -11,7 +11,7 @@ from typing import NamedTuple
 from compose_sim.core.events.events import printable
 
 _LONGEST_LINE = 1000  # characters; the rest of a longer line is not read
-_MOST = 32  # numbers of one line
+_MAX_PAIRS = 32  # numbers of one line
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?"
 _END = r"(?=$|[\s,;|)\]}%'\"])"
 _NAME = r"[A-Za-z][A-Za-z0-9_/@-]{0,39}"
@@ -55,8 +55,8 @@ def printed_numbers(line: str) -> tuple[int | None, dict[str, float]] | None:
     bar = _BAR.search(text)
     step = bar or _STEP.search(text)
     pairs = _PAIR.findall(bar[2] or "" if bar else text)
-    found = {name: float(number) for name, number in pairs[:_MOST] if name.lower() not in _NO_METRICS}
-    for name, number in _KNOWN_PAIR.findall(text)[:_MOST] if not bar else ():
+    found = {name: float(number) for name, number in pairs[:_MAX_PAIRS] if name.lower() not in _NO_METRICS}
+    for name, number in _KNOWN_PAIR.findall(text)[:_MAX_PAIRS] if not bar else ():
         found.setdefault(name.replace(" ", "_"), float(number))
     found = {name: value for name, value in found.items() if math.isfinite(value)}
     if not found or not (step or _EPOCH.search(text) or any(map(_IS_KNOWN.match, found)) or _is_all_pairs(text, found)):

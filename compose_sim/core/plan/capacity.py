@@ -22,14 +22,14 @@ RANK_BYTES = 300 << 20  # of a rank with torch and a small model
 RUN_BYTES = 1 << 30  # of disk, for a run with logs and checkpoints
 _MIB = 1 << 20
 # The least that a rank needs: one that is forked from a process with torch shares most of its memory, others import torch.
-_LEAST_RANK_BYTES = {"warm": 35 * _MIB, "command": 8 * _MIB}
+_MIN_RANK_BYTES = {"warm": 35 * _MIB, "command": 8 * _MIB}
 _IMPORT_BYTES = 140 * _MIB
-_LEAST_NODE_BYTES = {"docker": 100 * _MIB, "local": 20 * _MIB}
-_LEAST_DISK_BYTES, _DISK_BYTES_PER_NODE = 8 * _MIB, 64 << 10
+_MIN_NODE_BYTES = {"docker": 100 * _MIB, "local": 20 * _MIB}
+_MIN_DISK_BYTES, _DISK_BYTES_PER_NODE = 8 * _MIB, 64 << 10
 _RANK_PROCESSES = {"command": 1}  # a program that may start no thread; one with torch starts some
 _TORCH_PROCESSES = 5
 _NODE_PROCESSES = {"docker": 20, "local": 2}  # Docker runs a program for each container
-_MOST_RESERVED_BYTES = 1 << 30
+_MAX_RESERVED_BYTES = 1 << 30
 
 
 def room_for_ranks(free_bytes: int) -> int:
@@ -106,12 +106,12 @@ def default_memory_bytes(host: Host) -> int | None:
     total, free = host.docker.memory_bytes, host.free_memory_bytes
     if not (total and free):
         return None
-    return max(min(free, total) - min(free // 8, _MOST_RESERVED_BYTES), total // 2)
+    return max(min(free, total) - min(free // 8, _MAX_RESERVED_BYTES), total // 2)
 
 
 def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> list[_Shortage]:
-    rank_bytes = _LEAST_RANK_BYTES.get(launcher, _IMPORT_BYTES)
-    memory = [_LEAST_NODE_BYTES[engine] + rank_bytes * count for count in ranks]
+    rank_bytes = _MIN_RANK_BYTES.get(launcher, _IMPORT_BYTES)
+    memory = [_MIN_NODE_BYTES[engine] + rank_bytes * count for count in ranks]
     rank_processes = _RANK_PROCESSES.get(launcher, _TORCH_PROCESSES)
     processes = [_NODE_PROCESSES[engine] + rank_processes * count for count in ranks]
     disk = [_DISK_BYTES_PER_NODE] * len(ranks)
@@ -124,12 +124,10 @@ def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> l
         free = host.free_process_ids
         needs = f"{sum(processes)} processes and threads"
         found.append(_Shortage(needs=needs, has=f"room for {free}", nodes=_fitting(processes, free)))
-    if host.free_disk_bytes is not None and _LEAST_DISK_BYTES + sum(disk) > host.free_disk_bytes:
+    if host.free_disk_bytes is not None and _MIN_DISK_BYTES + sum(disk) > host.free_disk_bytes:
         free = host.free_disk_bytes
-        needs = f"{format_bytes(_LEAST_DISK_BYTES + sum(disk))} on the disk of the runs"
-        found.append(
-            _Shortage(needs=needs, has=f"{format_bytes(free)}", nodes=_fitting(disk, free - _LEAST_DISK_BYTES))
-        )
+        needs = f"{format_bytes(_MIN_DISK_BYTES + sum(disk))} on the disk of the runs"
+        found.append(_Shortage(needs=needs, has=f"{format_bytes(free)}", nodes=_fitting(disk, free - _MIN_DISK_BYTES)))
     return found
 
 

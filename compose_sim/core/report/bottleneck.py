@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # every command imports the report, and only few need timelin
     from compose_sim.core.state.timeline import RankTally
 
 
-_LEAST_SECONDS = 10.0  # of training; a shorter run shows little but its start
+_MIN_SECONDS = 10.0  # of training; a shorter run shows little but its start
 _BUSY = 0.8
 _MUCH_DATA = 0.3  # the share of steps that ranks wait for their data loaders
 _MUCH_SENT = 200e6  # bytes per second and node: about what the sockets of a container carry before they fill a core
@@ -33,7 +33,7 @@ def find_bottleneck(loads: Sequence[Load], *, cpus: float, data_share: float | N
 
     `data_share` is the share of their steps in which ranks waited for data loaders, if that was observed.
     """
-    if not loads or min(load.seconds for load in loads) < _LEAST_SECONDS:
+    if not loads or min(load.seconds for load in loads) < _MIN_SECONDS:
         return None
     seconds = sum(load.seconds for load in loads) / len(loads)
     cpu = sum(load.cpu_seconds for load in loads) / seconds / cpus
@@ -62,7 +62,7 @@ def _evidence(cpu: float, cpus: float, gpu: float | None, network: float | None)
     ]
 
 
-_STRAGGLES, _LEAST_S = 0.1, 0.5  # a score, and seconds: less is noise of a machine that many ranks share
+_STRAGGLES, _MIN_S = 0.1, 0.5  # a score, and seconds: less is noise of a machine that many ranks share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class RankTimes:
     @property
     def is_straggler(self) -> bool:
         """Whether the others usually wait for this rank, and noticeably."""
-        return 2 * self.last > self.collectives and self.straggler_score >= _STRAGGLES and self.late_s >= _LEAST_S
+        return 2 * self.last > self.collectives and self.straggler_score >= _STRAGGLES and self.late_s >= _MIN_S
 
 
 def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:

@@ -123,7 +123,7 @@ def xml_text(text: str) -> str:
     return _ILLEGAL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-MOST_ANNOTATIONS = 10  # per step and level; GitHub silently drops the others
+MAX_ANNOTATIONS = 10  # per step and level; GitHub silently drops the others
 _LEVELS: dict[CheckStatus, str] = {"failed": "error", "warned": "warning"}
 _MARKS: dict[CheckStatus, str] = {"failed": "❌", "warned": "⚠️", "passed": "✔", "not-applicable": "–"}  # in their order
 _LONGEST_CELL = 1000
@@ -152,7 +152,7 @@ def workflow_commands(report: Report, *, path_of: Callable[[str], str]) -> list[
     for hint in report.hints:
         place = {"file": path_of(hint.place.file), "line": str(hint.place.line)}
         commands["notice"].append(_command("notice", {**place, "title": "composesim note"}, hint.text))
-    return [command for each in commands.values() for command in each[:MOST_ANNOTATIONS]]
+    return [command for each in commands.values() for command in each[:MAX_ANNOTATIONS]]
 
 
 def summary(report: Report, verdict: str) -> str:

@@ -18,7 +18,7 @@ from compose_sim.core.text import format_seconds
 
 _NEGOTIATE = "NEGOTIATE_"
 _MICROSECONDS = 1e6
-_MOST_MICROSECONDS = 1e18
+_MAX_MICROSECONDS = 1e18
 _RANK = re.compile("[0-9]{1,5}")
 Interval = tuple[float, float]
 
@@ -87,7 +87,7 @@ def _events_of(text: str) -> Iterator[dict[str, Any]]:
             continue
         for event in events:
             at = event.get("ts") if isinstance(event, dict) else None
-            if isinstance(at, int | float) and abs(at) < _MOST_MICROSECONDS and isinstance(event.get("pid"), int):
+            if isinstance(at, int | float) and abs(at) < _MAX_MICROSECONDS and isinstance(event.get("pid"), int):
                 yield event
 
 

@@ -14,7 +14,7 @@ from compose_sim.core.text import format_bytes, parse_bytes, parse_seconds
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")  # Docker checks the rest; none of these is special in `.env`
-_LEAST_BYTES = 6 << 20  # Docker refuses a memory limit below 6 MiB
+_MIN_BYTES = 6 << 20  # Docker refuses a memory limit below 6 MiB
 
 # Nodes with 1, 2 and 4 ranks train a small model under DDP with limits of 256, 352 and 512 MiB, and not with 240, 320 and 448 MiB.
 TORCH_NODE_BYTES, TORCH_RANK_BYTES = 160 << 20, 96 << 20
@@ -36,8 +36,8 @@ def check_environment(env: dict[str, str]) -> dict[str, str]:
 
 def _size(value: Any) -> int:
     size = parse_bytes(value)
-    if size < _LEAST_BYTES:
-        raise ValueError(f"'{value}' is too small: at least {format_bytes(_LEAST_BYTES)}")
+    if size < _MIN_BYTES:
+        raise ValueError(f"'{value}' is too small: at least {format_bytes(_MIN_BYTES)}")
     return size
 
 

@@ -79,7 +79,7 @@ class CheckSpec(BaseModel):
     )
 
 
-MOST_NODES = 9_999
+MAX_NODES = 9_999
 
 
 def _number_of_nodes(nodes: Any) -> Any:
@@ -95,7 +95,7 @@ class ClusterSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml")
 
     nodes: Annotated[
-        Annotated[int, Field(ge=1, le=MOST_NODES)] | tuple[NodeSpec, ...],
+        Annotated[int, Field(ge=1, le=MAX_NODES)] | tuple[NodeSpec, ...],
         BeforeValidator(_number_of_nodes),
         Flag("cluster", "N"),
     ] = Field(2, description="Number of nodes. composesim.yaml also takes a list with one entry per node.")

@@ -15,7 +15,7 @@ from compose_sim.errors import SpecError
 
 KeysAt = Callable[[KeyPath], list[str]]  # path of an unknown key -> the keys that are known there
 _WRONG_FORM = ("int_type", "tuple_type")
-_MOST_LISTED = 20  # a file can have thousands of unknown keys
+_MAX_LISTED = 20  # a file can have thousands of unknown keys
 _EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
 
 
@@ -66,7 +66,7 @@ def problems_of(error: ValidationError, keys_at: KeysAt) -> list[Problem]:
     details = error.errors(include_url=False)
     other_form = [detail for detail in details if detail["loc"][:1] == ("nodes",) and detail["type"] in _WRONG_FORM]
     written = [detail for detail in details if detail not in other_form]
-    return [_problem(detail, keys_at) for detail in written[:_MOST_LISTED] or details[:1]]
+    return [_problem(detail, keys_at) for detail in written[:_MAX_LISTED] or details[:1]]
 
 
 def _problem(detail: ErrorDetails, keys_at: KeysAt) -> Problem:

@@ -24,7 +24,10 @@ _REFERENCE = re.compile(
 )
 DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
 _DEEPEST_OF_OTHERS = 32  # a pod in a TrainJob's runtime has about 15
-_MOST, _MOST_CHARACTERS = 100_000, 16 << 20  # of values; with aliases of aliases, a small text can expand to any size
+_MAX_VALUES, _MAX_CHARACTERS = (
+    100_000,
+    16 << 20,
+)  # of values; with aliases of aliases, a small text can expand to any size
 _ABSENT = object()
 
 
@@ -168,16 +171,16 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if len(path) > (DEEPEST if self.variables is not None else _DEEPEST_OF_OTHERS):
             raise self.error(node, f"{dotted(path[:2])} is nested too deeply")
-        if len(self.lines) > _MOST:
-            raise self.error(node, f"the text expands to more than {_MOST:,} values")
+        if len(self.lines) > _MAX_VALUES:
+            raise self.error(node, f"the text expands to more than {_MAX_VALUES:,} values")
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path)
         assert isinstance(node, yaml.ScalarNode)
         self.characters += len(node.value)
-        if self.characters > _MOST_CHARACTERS:
-            raise self.error(node, f"the text expands to more than {_MOST_CHARACTERS >> 20} MiB")
+        if self.characters > _MAX_CHARACTERS:
+            raise self.error(node, f"the text expands to more than {_MAX_CHARACTERS >> 20} MiB")
         if _has_surrogate(node.value):
             raise self.error(node, f"{dotted(path)}: half of a surrogate pair is not a character")
         if self.variables is None:

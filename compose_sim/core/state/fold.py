@@ -18,7 +18,7 @@ from compose_sim.core.state.state import ClusterState, Failure, Recovery, initia
 
 # When a line was printed is an estimate, and another one if the log is read again.
 _OF_LINES = ("log", "metric", "numbers")
-_MOST_NOTES, _LONGEST_NOTE = 40, 300
+_MAX_NOTES, _LONGEST_NOTE = 40, 300
 
 
 def fold_all(plan: Plan, events: Iterable[Event]) -> ClusterState:
@@ -91,7 +91,7 @@ def _on_note(state: ClusterState, event: Event) -> ClusterState:
 def _on_feature_off(state: ClusterState, event: Event) -> ClusterState:
     """Note what ranks cannot do with their torch; a script may have written the event, so there are not many of them."""
     first_line = str(event.data.get("message", "")).partition("\n")[0][:_LONGEST_NOTE]
-    if len(state.notes) >= _MOST_NOTES or first_line in state.notes:
+    if len(state.notes) >= _MAX_NOTES or first_line in state.notes:
         return state
     return replace(state, notes=(*state.notes, first_line))
 

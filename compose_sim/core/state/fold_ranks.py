@@ -13,7 +13,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round, is_on
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
-_MOST_HALTS = 100
+_MAX_HALTS = 100
 _SIGNALS = {
     2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM",
 }  # fmt: skip
@@ -188,7 +188,7 @@ def _on_halted(state: ClusterState, event: Event) -> ClusterState:
 def _on_continued(state: ClusterState, event: Event) -> ClusterState:
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     if rank and rank.halted_since is not None:
-        state = replace(state, halts=(*state.halts, (rank.rank, rank.halted_since, event.t))[-_MOST_HALTS:])
+        state = replace(state, halts=(*state.halts, (rank.rank, rank.halted_since, event.t))[-_MAX_HALTS:])
     return _update_rank(state, event, halted_since=None)
 
 

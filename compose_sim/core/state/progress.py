@@ -34,7 +34,7 @@ def wished(state: ClusterState) -> dict[str, str]:
     return {name: phase for name, phase in phases.items() if phase != state.nodes[name].phase}
 
 
-_MOST = 4  # names
+_MAX_NAMES = 4  # names
 
 
 def awaited(state: ClusterState, *, is_command: bool = False) -> str:
@@ -65,7 +65,7 @@ def awaited(state: ClusterState, *, is_command: bool = False) -> str:
 
 
 def _named(names: list[str]) -> str:
-    shown = names if len(names) <= _MOST else [*names[: _MOST - 1], f"{len(names) - _MOST + 1} more"]
+    shown = names if len(names) <= _MAX_NAMES else [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 

@@ -10,7 +10,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.plan.model import Plan, PlannedNode
 
-_MOST_METRICS = 1000  # names; a script may print any
+_MAX_METRICS = 1000  # names; a script may print any
 
 
 GAP = "gap"  # the kind of a failure of composesim, with a part of torch that it does not support
@@ -218,10 +218,10 @@ class ClusterState:
     metric_interval: int | None = None  # steps between two metric lines of a rank
 
     def with_metrics(self, *lines: Mapping[str, Any]) -> ClusterState:
-        """Return the state with the metrics of these lines. A line that would make it more than _MOST_METRICS names is ignored."""
+        """Return the state with the metrics of these lines. A line that would make it more than _MAX_METRICS names is ignored."""
         metrics = dict(self.metrics)
         for values in lines:
-            if len(metrics.keys() | values.keys()) <= _MOST_METRICS:
+            if len(metrics.keys() | values.keys()) <= _MAX_METRICS:
                 metrics.update(values)
         return replace(self, metrics=metrics)
 

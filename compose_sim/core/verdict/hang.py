@@ -12,7 +12,7 @@ from compose_sim.core.verdict.stalled_rank import Standing, first_difference, ma
 
 # Before the first step, ranks may wait for things that are not observed. If all ranks only sleep, they may wake up by themselves.
 _PATIENCE_FACTOR = 4
-_MOST_RANKS = 16
+_MAX_RANKS = 16
 _FIXES = {
     "stopped": "Find out what stopped the process (SIGSTOP, a debugger, a shell's job control); SIGCONT resumes it.",
     "held": "Release the GIL in the C code (ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS), or give the call a timeout.",
@@ -128,12 +128,12 @@ def _sends(standing: Standing) -> bool:
 def where_all_stand(standings: tuple[Standing, ...], *, folder: str = "") -> str:
     """Return the stacks of all ranks, as the traceback of the cause."""
     blocks = []
-    for each in standings[:_MOST_RANKS]:
+    for each in standings[:_MAX_RANKS]:
         frames = [f'  File "{file}", line {line}, in {function}' for file, line, function in reversed(each.frames)]
         waits = f"{each.name} waits in {each.waits_in}" if each.waits_in else each.stands(folder)
         blocks.append("\n".join([waits, *frames]))
-    if len(standings) > _MOST_RANKS:
-        blocks.append(f"and {len(standings) - _MOST_RANKS} more ranks")
+    if len(standings) > _MAX_RANKS:
+        blocks.append(f"and {len(standings) - _MAX_RANKS} more ranks")
     return "\n".join(blocks)
 
 

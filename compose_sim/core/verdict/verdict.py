@@ -135,7 +135,7 @@ NODES_MUST_COME_WITHIN_S = 60.0  # the user may be about to heal a fault
 _PEERS_MUST_END_WITHIN_S = 5.0
 # After the master and each other: a busy machine may take long to end many nodes.
 _DONE_NODES_END_WITHIN_S = 30.0
-_MOST_NAMES = 4
+_MAX_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +235,6 @@ def _phases(state: ClusterState) -> str:
     for node in state.nodes.values():
         phases.setdefault(node.phase, []).append(node.name)
     return "; ".join(
-        f"{', '.join(names[:_MOST_NAMES])}{' …' if len(names) > _MOST_NAMES else ''}: {phase}"
+        f"{', '.join(names[:_MAX_NAMES])}{' …' if len(names) > _MAX_NAMES else ''}: {phase}"
         for phase, names in phases.items()
     )

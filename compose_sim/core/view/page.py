@@ -25,7 +25,7 @@ from compose_sim.core.state.timeline import KINDS, Span
 from compose_sim.core.verdict.hang import diagnose, standings_of
 from compose_sim.node.records.data import Batch, LoaderInfo
 
-_MOST_NAMED = 8  # ranks that a rank waits for
+_MAX_NAMED = 8  # ranks that a rank waits for
 _INIT = "init_process_group"
 _HOLDS = ("paused", "stopped", "isolated")  # phases of a node from which no data come
 
@@ -81,7 +81,7 @@ def current_waits(
         kind = "waiting" if late else "moving" if complete else "collective"
         began = None if each.since is None else max(0.0, round(each.since - (state.started_at or each.since), 3))
         lasted = None if each.since is None else max(0.0, round(now - each.since, 1))
-        found[rank] = [KINDS.index(kind), each.what, began, lasted, late[:_MOST_NAMED]]
+        found[rank] = [KINDS.index(kind), each.what, began, lasted, late[:_MAX_NAMED]]
     return found
 
 
@@ -158,7 +158,7 @@ def _end_within(hold: Hold, began: float, ended: float) -> float:
 Message = dict[str, Any]
 _END_OF_NODE = ("node-lost", "node-stopped")
 _NO_METRICS = ("step", "epoch", "rank")
-_MOST_METRICS = 200
+_MAX_METRICS = 200
 _NOT_SHOWN = ("schema_version", "choices", "published", "scenario", "driver", "timeline")  # fields of the report
 
 
@@ -291,11 +291,11 @@ class PageFold:
             self._new["usage"].append([event.node, t, *values, usage.gpu_use, usage.gpu_memory_bytes])
 
     def add_metrics(self, rank: int | None, step: int | None, values: Mapping[str, Any]) -> None:
-        """Take further values of metrics; a script may print any number of names, and those beyond _MOST_METRICS are ignored."""
+        """Take further values of metrics; a script may print any number of names, and those beyond _MAX_METRICS are ignored."""
         for name, value in values.items():
             if name in _NO_METRICS or not isinstance(value, int | float) or isinstance(value, bool):
                 continue
-            if len(self._names) < _MOST_METRICS or name in self._names:
+            if len(self._names) < _MAX_METRICS or name in self._names:
                 self._names.add(name)
                 self._new["metrics"].append([name, rank, step, value])
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from compose_sim.core.plan.environment import MASK, is_secret
 
 _SHORTEST = 6  # characters of a value that is searched for everywhere: a shorter one would be found in other words
-_LEAST_DIGITS = 8  # of a value that is a number
+_MIN_DIGITS = 8  # of a value that is a number
 _NO_SECRETS = ("false", "true", "none", "null", "default", "disabled", "enabled")
 _PASSWORD = re.compile(r"(?<=://)([^/\s:@\"'\\]*):([^/\s@\"'\\]+)(?=@)")
 _START = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt]))"  # of a word, also after a line break that JSON has escaped
@@ -101,7 +101,7 @@ def secrets_of(environments: Iterable[Mapping[str, str]], words: Iterable[str] =
 def _spellings(secret: str) -> Iterator[str]:
     """Yield the forms in which a value appears in files, and those of its lines: a key of several lines may be split."""
     for part in {secret, secret.strip(), *secret.splitlines()}:
-        if len(part) < _SHORTEST or part.lower() in _NO_SECRETS or (part.isdecimal() and len(part) < _LEAST_DIGITS):
+        if len(part) < _SHORTEST or part.lower() in _NO_SECRETS or (part.isdecimal() and len(part) < _MIN_DIGITS):
             continue
         escaped = [part, part.replace("$", "$$")]
         for _ in range(2):  # a line of a log that is JSON itself is escaped twice in an event

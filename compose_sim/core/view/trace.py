@@ -17,7 +17,7 @@ from compose_sim.core.state.timeline import KINDS, Message
 from compose_sim.core.view.page import Message as PageMessage
 
 _PHASES = frozenset("XBEiICbensft")  # besides M
-_NUMBERED, _MOST_IDS = frozenset("stfben"), 10_000_000  # flows and asynchronous events, of one rank
+_NUMBERED, _MAX_IDS = frozenset("stfben"), 10_000_000  # flows and asynchronous events, of one rank
 _NAMED = ("process_name", "process_labels", "thread_name")
 
 
@@ -56,7 +56,7 @@ def profile_events(profile: Profile, *, started_at: float, first_pid: int, sort_
             **({"dur": event.get("dur", 0)} if event["ph"] == "X" else {}),
         }
         if event["ph"] in _NUMBERED:  # those of two ranks must not meet, and Perfetto takes only numbers
-            made["id"] = profile.rank * _MOST_IDS + ids.setdefault(str(event.get("id")), len(ids) % _MOST_IDS)
+            made["id"] = profile.rank * _MAX_IDS + ids.setdefault(str(event.get("id")), len(ids) % _MAX_IDS)
         events.append(made)
     used = {event["pid"] for event in events}
     for index, pid in enumerate(sorted(used)):

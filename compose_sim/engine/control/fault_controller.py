@@ -31,7 +31,7 @@ from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import ComposesimError, EngineError, SpecError
 
 _POLL_S = 0.05  # the longest time until a new request is seen
-_MOST_WAITING = 50  # requests that are queued at a time; a node of the local engine can write thousands
+_MAX_WAITING = 50  # requests that are queued at a time; a node of the local engine can write thousands
 
 
 class FaultController:
@@ -119,8 +119,8 @@ class FaultController:
 
     def _take_requests(self) -> None:
         try:
-            new = self._requests.new() if len(self._queue) < _MOST_WAITING else ()
-            for request, file, intervention in islice(new, _MOST_WAITING):
+            new = self._requests.new() if len(self._queue) < _MAX_WAITING else ()
+            for request, file, intervention in islice(new, _MAX_WAITING):
                 self._queue.append((request, intervention, file))
         except Exception as error:  # noqa: BLE001 - as in _guarded
             self._refuse("requests", error)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 
 
 def remembered(name: str, files: Iterable[Path], ask: Callable[[], tuple[int, str]]) -> tuple[int, str]:
@@ -67,7 +67,7 @@ def _read(file: Path) -> dict[str, Any]:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
                 return {}
-            kept = json.loads(opened.read(_MOST_BYTES))
+            kept = json.loads(opened.read(_MAX_BYTES))
     except (OSError, ValueError):
         return {}
     return kept if isinstance(kept, dict) else {}

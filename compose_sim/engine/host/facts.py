@@ -47,7 +47,7 @@ _SYSTEM_PATHS = (
     "/etc/ssl/openssl.cnf",
 )
 _OTHER_BUILDS = {"paddlepaddle": "paddlepaddle-gpu"}  # another distribution of the same module
-_PROBE_S, _MOST_OF_PROBE = 60.0, 1 << 20
+_PROBE_S, _MAX_OF_PROBE = 60.0, 1 << 20
 # Python is isolated (-I), so that it imports nothing from the folder that it is started in. Nothing more is imported once the path
 # contains what isolation leaves out, and `find_spec` does not execute the package that it finds.
 _PROBE = """
@@ -160,7 +160,7 @@ def _probe(executable: str, names: tuple[str, ...]) -> PythonFacts | None:
         has_pip = importlib.util.find_spec("pip") is not None
     else:
         status, output = bounded_output_of(
-            [executable, "-I", "-c", _PROBE, *names], timeout_s=_PROBE_S, most_bytes=_MOST_OF_PROBE
+            [executable, "-I", "-c", _PROBE, *names], timeout_s=_PROBE_S, most_bytes=_MAX_OF_PROBE
         )
         answer = output.splitlines()[-1:]
         if status or not (answer and answer[0].startswith("[")):

@@ -9,7 +9,7 @@ from compose_sim.core.checks.source import added_folders, imported_names
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.errors import SpecError
 
-_MOST_FILES = 20
+_MAX_FILES = 20
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 
 
@@ -24,7 +24,7 @@ def read_sources(folder: Path, script: str, search_path: Iterable[str] = ()) -> 
     waiting = [folder / script] if script else []
     root = folder.resolve()
     bases = [root, *(root / each for each in search_path if each)]
-    while waiting and len(found) < _MOST_FILES:
+    while waiting and len(found) < _MAX_FILES:
         path = waiting.pop(0).resolve()
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
         if name in found or _LIBRARIES & {*Path(name).parts}:

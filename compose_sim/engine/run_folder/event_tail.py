@@ -19,14 +19,14 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
 _ALL_CHUNKS = 4 << 20  # of all logs at a time: each line becomes an object of ten times its size
-_LEAST_CHUNK = 16 << 10  # bytes
+_MIN_CHUNK = 16 << 10  # bytes
 # Of one event file in one poll: a node may write faster than this process reads, and a run must still end in time.
-_EVENT_CHUNK, _MOST_AT_ONCE = 128 << 10, 8 << 20  # bytes
+_EVENT_CHUNK, _MAX_AT_ONCE = 128 << 10, 8 << 20  # bytes
 _BYTES_OF_LINE = 400  # what a line costs in addition to its text
-_MOST_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at the end
+_MAX_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at the end
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
-_BETWEEN_SIZES_S, _MOST_SIZES = 1.0, 10_000  # of a log, that its node notes
+_BETWEEN_SIZES_S, _MAX_SIZES = 1.0, 10_000  # of a log, that its node notes
 _Sizes = deque[tuple[int, float, float]]  # size, and when the log had it first and last
 
 
@@ -133,7 +133,7 @@ class EventTail:
         for tail in self._log_tails.values():
             tail.stop_at_end()
         for tail in self._event_tails.values():
-            tail.stop_at_end(_MOST_EVENTS_LEFT)
+            tail.stop_at_end(_MAX_EVENTS_LEFT)
         while new := self.poll():
             yield new
         yield self._collect(final=True)
@@ -153,7 +153,7 @@ class EventTail:
         # Logs first: the events read afterwards then contain the round of every log line.
         if self._logs:
             self._open(self._log_tails, lambda: self._found.names("logs", ".log"))
-        most = min(_CHUNK, max(_ALL_CHUNKS // max(len(self._log_tails), 1), _LEAST_CHUNK))
+        most = min(_CHUNK, max(_ALL_CHUNKS // max(len(self._log_tails), 1), _MIN_CHUNK))
         printed = [(tail.stem, tail.finish() if final else tail.read(most)) for tail in self._log_tails.values()]
         now = self._clock.now()
         # Then that a node has stopped: what it wrote before is in the files by now.
@@ -162,7 +162,7 @@ class EventTail:
         # The master last: whatever a node does in a round, the round has then been read.
         for tail in sorted(self._event_tails.values(), key=lambda tail: tail.stem == "master"):
             told = 0
-            while told < _MOST_AT_ONCE:
+            while told < _MAX_AT_ONCE:
                 lines = tail.finish() if final else tail.read(_EVENT_CHUNK) or tail.read()  # a long line
                 if not lines:
                     break
@@ -202,7 +202,7 @@ class EventTail:
             for rank, size in (event.data.get("logs") or {}).items() if event.kind == "usage" else ():
                 stem = f"{event.node}.{rank}"
                 if f"logs/{stem}.log" in self._log_tails:
-                    sizes = self._sizes.setdefault(stem, deque(maxlen=_MOST_SIZES))
+                    sizes = self._sizes.setdefault(stem, deque(maxlen=_MAX_SIZES))
                     first = sizes.pop()[1] if sizes and size <= sizes[-1][0] else event.t
                     sizes.append((size, first, event.t))
 

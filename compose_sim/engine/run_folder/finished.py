@@ -14,7 +14,7 @@ from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
 
-_MOST_LEVELS = 100  # of folders in a run's folder that are measured; each takes a file descriptor
+_MAX_LEVELS = 100  # of folders in a run's folder that are measured; each takes a file descriptor
 
 
 def finished_runs(project: Path) -> Iterator[RunFolder]:
@@ -96,7 +96,7 @@ def size_of(folder: RunFolder) -> int:
     total = 0
     with suppress(OSError, SpecError), folder.files.opened() as opened:
         for path, folders, files, below in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
-            if path.count("/") == _MOST_LEVELS:
+            if path.count("/") == _MAX_LEVELS:
                 folders.clear()
             for name in files:
                 with suppress(OSError):

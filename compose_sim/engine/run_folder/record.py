@@ -34,10 +34,10 @@ from compose_sim.core.report.report import Report
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.engine.run_folder.folder import try_read_plan
 from compose_sim.engine.run_folder.node_files import NodeFiles
-from compose_sim.engine.run_folder.safe_files import MOST_BYTES, SafeFolder
+from compose_sim.engine.run_folder.safe_files import MAX_BYTES, SafeFolder
 
 _EVIDENCE_LINES = 20
-_MOST_OF_PAGE = 1 << 16  # bytes; a page has fewer
+_MAX_OF_PAGE = 1 << 16  # bytes; a page has fewer
 
 
 def read_state(folder: RunFolder, *, metrics: bool = True) -> tuple[Plan, ClusterState]:
@@ -56,7 +56,7 @@ def with_counted_steps(folder: RunFolder, state: ClusterState) -> ClusterState:
         node, rank, generation = ["", "", *PurePath(name).stem.rsplit(".", 2)][-3:]
         with suppress(OSError, UnsafeFileError, ValueError):
             if is_on(state, node, int(rank), int(generation)):
-                page = folder.files.read_bytes(name, size=_MOST_OF_PAGE)
+                page = folder.files.read_bytes(name, size=_MAX_OF_PAGE)
                 counted[node, int(rank), int(generation)] = ProgressPage.steps_in(page)
     return count_steps(state, counted)
 
@@ -123,8 +123,8 @@ def _in_order(events: list[Event]) -> list[Event]:
     return sorted(stamped, key=lambda event: event.t)
 
 
-_MOST_RECORDS = 1_000_000  # of one file
-_MOST_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
+_MAX_RECORDS = 1_000_000  # of one file
+_MAX_PRINTED = 4 << 20  # of each rank; its lines take three times as much memory
 
 
 def read_case(folder: Path, report: Report, *, why_not: str = "", observed: Observed | None = None) -> Case:
@@ -151,7 +151,7 @@ def read_timeline(folder: Path) -> HorovodTimeline | None:
     ):  # rank 0's node has it, usually the first
         name = f"{above}logs/timeline.json"
         status = files.status(name)
-        if status and status.st_size <= MOST_BYTES:
+        if status and status.st_size <= MAX_BYTES:
             return parse_timeline(files.read_text(name), file=name)
     return None
 
@@ -182,7 +182,7 @@ def read_observed(folder: Path, state: ClusterState | None = None, *, generation
 
 def read_logs(folder: Path, events: list[Event], state: ClusterState | None = None) -> dict[int, tuple[str, ...]]:
     """
-    Return what each rank printed in the last round, by line, up to _MOST_PRINTED bytes.
+    Return what each rank printed in the last round, by line, up to _MAX_PRINTED bytes.
 
     A rank may have run on another node before, with other output. With the last state, only its node counts.
     """
@@ -201,7 +201,7 @@ def read_logs(folder: Path, events: list[Event], state: ClusterState | None = No
         log = PurePath(name).name
         node, _, rank = log.removesuffix(".log").rpartition(".")
         if rank.isdecimal() and (log in begins or not begins) and _may_tell(state, node, int(rank), None):
-            logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0), _MOST_PRINTED))
+            logs[int(rank)] = tuple(_lines(files, name, begins.get(log, 0), _MAX_PRINTED))
     return logs
 
 
@@ -222,7 +222,7 @@ def _records(files: SafeFolder, name: str) -> list[str]:
         text = files.read_bytes(name).decode("utf-8", "replace")
     except (OSError, UnsafeFileError):  # a node made it unreadable
         return []
-    return [line for line in text.split("\n", _MOST_RECORDS)[:_MOST_RECORDS] if line]
+    return [line for line in text.split("\n", _MAX_RECORDS)[:_MAX_RECORDS] if line]
 
 
 def _lines(files: SafeFolder, name: str, begins_at: int, most: int) -> list[str]:

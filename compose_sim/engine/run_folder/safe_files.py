@@ -249,7 +249,7 @@ def absolute(folder: str) -> Iterator[None]:
         raise
 
 
-MOST_BYTES = 64 << 20  # of a file that is read as a whole
+MAX_BYTES = 64 << 20  # of a file that is read as a whole
 # The Docker daemon may be neither root nor the owner on the file system, and must get through to the folders that nodes mount.
 PASSABLE, PRIVATE = 0o711, 0o700
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK, opening a pipe would block
@@ -341,14 +341,14 @@ class SafeFolder:
                 raise
             return descriptor
 
-    def read_bytes(self, name: str, *, offset: int = 0, size: int = MOST_BYTES) -> bytes:
+    def read_bytes(self, name: str, *, offset: int = 0, size: int = MAX_BYTES) -> bytes:
         """Return what a file contains from an offset on, up to a size; -1 for all of it."""
         with os.fdopen(self.open_file(name), "rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def read_text(self, name: str) -> str:
-        """Return what a file contains, up to MOST_BYTES."""
+        """Return what a file contains, up to MAX_BYTES."""
         return self.read_bytes(name).decode("utf-8", "replace")
 
     def read_json(self, name: str) -> Any:

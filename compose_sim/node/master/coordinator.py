@@ -79,7 +79,7 @@ class MachineClock:
             return 0.0
 
 
-_MOST = 1 << 16  # of nodes, and of ranks on a node
+_MAX_COUNT = 1 << 16  # of nodes, and of ranks on a node
 _OPTIONAL = type(None)
 # Message from a node -> its fields -> their types. A message of another type only shows that the node is alive.
 _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
@@ -237,5 +237,5 @@ def _check(message: Message) -> None:
     fields = _FIELDS.get(message["type"], {})
     if any(type(message.get(name)) not in types for name, types in fields.items()):
         raise ValueError(message)
-    if message["type"] == "join" and not (0 <= message["node_rank"] < _MOST and 0 < message["nproc"] < _MOST):
+    if message["type"] == "join" and not (0 <= message["node_rank"] < _MAX_COUNT and 0 < message["nproc"] < _MAX_COUNT):
         raise ValueError(message)

@@ -20,8 +20,8 @@ from ..shared.master_protocol import CLOSED, Message
 from .coordinator import Action, Coordinator, Drop, Emit, MachineClock, Send
 
 TICK_SECONDS = 0.25
-MOST_STRANGERS = 128  # connections that have not authenticated
-_MOST_NOTED = 10  # addresses
+MAX_STRANGERS = 128  # connections that have not authenticated
+_MAX_NOTED = 10  # addresses
 
 
 @dataclass
@@ -77,7 +77,7 @@ class NodeServer:
         connection = AuthenticatedConnection(link, self._secret, is_master=True)
         self._strangers[peer] = _Peer(connection, address, self._clock.now)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._read_stranger, peer))
-        if len(self._strangers) > MOST_STRANGERS:
+        if len(self._strangers) > MAX_STRANGERS:
             self._drop_stranger(next(iter(self._strangers)), "too many connections")
 
     def _read_stranger(self, peer: int) -> None:
@@ -108,7 +108,7 @@ class NodeServer:
 
     def _note_refused(self, address: str, reason: str) -> None:
         """Report the first refused connection of an address."""
-        if address not in self._noted and len(self._noted) < _MOST_NOTED:
+        if address not in self._noted and len(self._noted) < _MAX_NOTED:
             self._noted.add(address)
             self._events.emit("connection-refused", address=address, reason=reason)
             print(f"composesim master: refused a connection from {address}: {reason}", file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ _RECORDERS = (
     ("_dump_fr_trace", "nccl2"),
     ("_dump_fr_trace", "nccl-lazy"),
 )
-_MOST_PENDING, _MOST_RECENT = 4, 32
+_MAX_PENDING, _MAX_RECENT = 4, 32
 
 _earlier: set[str] = set()  # groups that were made before the current ones, and destroyed
 _groups: dict[str, dict[str, str]] = {}  # what a dump contains about each group, by name
@@ -70,8 +70,8 @@ def dump(progress: ProgressPage) -> None:
         group = entry["process_group"][0]
         reached[group] = max(reached.get(group, 0), entry["collective_seq_id"])
     pending = [_row(entry, recorded["pg_config"]) for entry in _pending(entries)]
-    recent = [_row(entry, recorded["pg_config"]) for entry in entries[-_MOST_RECENT:] if not entry["is_p2p"]]
-    found = {"pending": pending[:_MOST_PENDING], "reached": reached, "recent": recent}
+    recent = [_row(entry, recorded["pg_config"]) for entry in entries[-_MAX_RECENT:] if not entry["is_p2p"]]
+    found = {"pending": pending[:_MAX_PENDING], "reached": reached, "recent": recent}
     _write(progress.pending_path, json.dumps(found).encode())
 
 

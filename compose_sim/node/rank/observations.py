@@ -18,7 +18,7 @@ from ..records.record import Place, Record
 from ..records.script import FeatureOff
 from ..shared.event_log import clock_of
 
-_MOST_KEPT = 500
+_MAX_KEPT = 500
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -50,7 +50,7 @@ class Observations:
         if self._process != os.getpid():  # forked by the script: what the parent kept is the parent's to write
             self._process, self._kept = os.getpid(), []
         self._kept.append((record, self._ahead + time.monotonic()))
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._kept) >= _MAX_KEPT:
             self.flush()
 
     def flush(self) -> None:

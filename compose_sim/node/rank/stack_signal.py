@@ -17,7 +17,7 @@ import signal
 from ..shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL, ProgressPage
 from . import flight_recorder
 
-_LEAST_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
+_MIN_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
 
 _progress: ProgressPage | None = None
 _process = 0
@@ -66,7 +66,7 @@ def _wait_for_signals(progress: ProgressPage) -> None:
 
 def _out_of_the_way(descriptor: int) -> int:
     try:
-        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _MIN_DESCRIPTOR)
     except OSError:  # the limit on descriptors is low
         return descriptor
     os.close(descriptor)

@@ -8,7 +8,7 @@ from ..records.timings import StepTimes
 from ..shared.event_log import EventLog, clock_of
 from .observations import Observations, encoded
 
-_MOST_SPANS = 100  # in one record
+_MAX_SPANS = 100  # in one record
 _EACH, _EVERY_TENTH = 1000, 10_000  # the last step of which each, or every tenth, is recorded; then every hundredth
 
 
@@ -77,5 +77,5 @@ class Times:
         self._waits.clear()
 
     def _write_if_long(self) -> None:
-        if len(self._work) + len(self._waits) >= _MOST_SPANS:
+        if len(self._work) + len(self._waits) >= _MAX_SPANS:
             self.write()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 _GLOO_THREAD = "pt_gloo_runloop"
-_POLL_SECONDS, _QUIET_POLLS, _MOST_POLLS = 0.001, 3, 2000
+_POLL_SECONDS, _QUIET_POLLS, _MAX_POLLS = 0.001, 3, 2000
 
 
 def install() -> None:
@@ -45,7 +45,7 @@ def let_gloo_finish() -> None:
     of 31 runs with this. A thread that sleeps while nobody holds the lock has nothing left to drop.
     """
     quiet = 0
-    for _ in range(_MOST_POLLS):
+    for _ in range(_MAX_POLLS):
         states = _states_of_gloo_threads()
         quiet = quiet + 1 if states <= {"S"} else 0
         if not states or quiet == _QUIET_POLLS:

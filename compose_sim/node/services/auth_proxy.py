@@ -124,7 +124,7 @@ def _same(given: str | None, wanted: str) -> bool:
     return bool(wanted) and given is not None and hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
-_MOST_BODY = 64 << 20
+_MAX_BODY = 64 << 20
 _LONGEST_FORM = 4096
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _ANSWER_WITHIN_S = 300.0
@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
             self._respond(HTTPStatus.LENGTH_REQUIRED, "", {"Connection": "close"})
             return None
-        if len(length) > len(str(_MOST_BODY)) or int(length) > _MOST_BODY:
+        if len(length) > len(str(_MAX_BODY)) or int(length) > _MAX_BODY:
             self._respond(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "", {"Connection": "close"})
             return None
         return int(length)

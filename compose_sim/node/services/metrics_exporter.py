@@ -19,7 +19,7 @@ from typing import Any
 from ..shared.regular_files import read_regular
 
 # Names of metrics per rank, and series per family: a script can print and write ever new ones
-_MOST_METRICS, _MOST_SERIES = 100, 100_000
+_MAX_METRICS, _MAX_SERIES = 100, 100_000
 # Writer -> the kinds of events that are read from its file. What a node reports about others does not count.
 _KINDS_OF: Mapping[str, tuple[str, ...]] = {"composesim": ("node-stopped", "fault"), "master": ("round", "node-lost")}
 _KINDS_OF_NODES = ("usage", "node-started", "node-exited", "rank-started", "rank-exited", "step", "waited")
@@ -114,7 +114,7 @@ class Metrics:
             dict(labels)["metric"] for labels in self._values["composesim_rank_metric"] if _is_of(labels, node, rank)
         }
         for name, value in metric.items():
-            if name in known or len(known) < _MOST_METRICS:
+            if name in known or len(known) < _MAX_METRICS:
                 self._set("composesim_rank_metric", value, node=node, rank=rank, metric=name)
                 known.add(name)
 
@@ -129,7 +129,7 @@ class Metrics:
 
     def _set(self, name: str, value: Any, **labels: Any) -> None:
         series, key = self._values[name], _labels(labels)
-        if isinstance(value, (int, float)) and (key in series or len(series) < _MOST_SERIES):
+        if isinstance(value, (int, float)) and (key in series or len(series) < _MAX_SERIES):
             with suppress(OverflowError):  # an integer of hundreds of digits
                 series[key] = float(value)
 

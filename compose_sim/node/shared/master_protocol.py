@@ -14,7 +14,7 @@ HEARTBEAT_SECONDS = 1.0
 UNREACHABLE_SECONDS = 5.0  # a machine that acknowledges nothing for this long is cut off
 CLOSED = "connection closed"  # the reason if the other side closed the connection
 _LONGEST_LINE = 1 << 20
-_MOST_AT_ONCE = 1 << 20  # bytes; a peer that never stops sending must not keep us from the others
+_MAX_AT_ONCE = 1 << 20  # bytes; a peer that never stops sending must not keep us from the others
 
 
 class Connection:
@@ -46,7 +46,7 @@ class Connection:
     def receive(self) -> list[Message]:
         """Return the messages that have arrived; set `closed` if the connection has ended or a message is malformed."""
         received = 0
-        while not self.closed and received < _MOST_AT_ONCE:
+        while not self.closed and received < _MAX_AT_ONCE:
             try:
                 data = self._link.recv(65536)
             except BlockingIOError:

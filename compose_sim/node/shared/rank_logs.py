@@ -15,7 +15,7 @@ from .regular_files import open_to_append
 
 _READ_BYTES = 1 << 16
 # If the node's output is read more slowly than ranks print, ranks block, as they would without composesim
-_MOST_PENDING = 1 << 20
+_MAX_PENDING = 1 << 20
 _LONGEST_LINE = 1 << 20
 _BETWEEN_STATES_S = 1.0, 30.0  # of a progress bar: at first, and at most; it doubles
 _UP_AGAIN = b"\x1b[A\n"  # a bar below another one: up, and down again
@@ -171,7 +171,7 @@ class Echo:
 
     @property
     def full(self) -> bool:
-        return len(self._pending) > _MOST_PENDING
+        return len(self._pending) > _MAX_PENDING
 
     def add(self, lines: bytes) -> None:
         if self._wanted:

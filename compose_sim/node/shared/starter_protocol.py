@@ -25,7 +25,7 @@ from typing import Any
 Packet = dict[str, Any]
 Variables = dict[str, str]
 _LONGEST = 1 << 17
-_MOST_DESCRIPTORS = 250  # the kernel's limit is 253 per packet; more ranks take several packets
+_MAX_DESCRIPTORS = 250  # the kernel's limit is 253 per packet; more ranks take several packets
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -39,8 +39,8 @@ def send_ranks(channel: socket.socket, ranks: Sequence[Variables], outputs: Sequ
     # the socket's buffer.
     common = dict(set.intersection(*(set(rank.items()) for rank in ranks)))
     own = [{name: value for name, value in rank.items() if name not in common} for rank in ranks]
-    for first in range(0, len(own), _MOST_DESCRIPTORS):
-        end = first + _MOST_DESCRIPTORS
+    for first in range(0, len(own), _MAX_DESCRIPTORS):
+        end = first + _MAX_DESCRIPTORS
         send(channel, {"common": common, "ranks": own[first:end], "more": end < len(own)}, outputs[first:end])
 
 
@@ -65,7 +65,7 @@ def receive(channel: socket.socket) -> tuple[Packet, list[int]] | None:
         OSError: descriptors were lost, because this process has too many open files.
     """
     try:
-        data, descriptors, flags, _ = socket.recv_fds(channel, _LONGEST, _MOST_DESCRIPTORS)
+        data, descriptors, flags, _ = socket.recv_fds(channel, _LONGEST, _MAX_DESCRIPTORS)
     except ConnectionResetError:
         return None
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):

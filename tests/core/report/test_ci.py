@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compose_sim.core.checks import failed, not_applicable, passed, warned
-from compose_sim.core.report.ci import MOST_ANNOTATIONS, junit, summary, workflow_commands
+from compose_sim.core.report.ci import MAX_ANNOTATIONS, junit, summary, workflow_commands
 from compose_sim.core.report.report import (
     Cause,
     Coverage,
@@ -210,7 +210,7 @@ def test_there_are_no_more_annotations_of_a_kind_than_github_shows() -> None:
     lines = workflow_commands(report, path_of=str)
 
     assert [sum(line.startswith(f"::{kind} ") for line in lines) for kind in ("error", "warning")] == [
-        MOST_ANNOTATIONS
+        MAX_ANNOTATIONS
     ] * 2
     assert lines[0] == "::error title=composesim failed::ValueError: boom"
 

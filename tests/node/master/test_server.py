@@ -143,7 +143,7 @@ def test_a_stranger_is_dropped_and_reported_once(text: bytes, master: Master) ->
 
 def test_silent_connections_do_not_keep_nodes_out(master: Master) -> None:
     with ExitStack() as stack:
-        for _ in range(server.MOST_STRANGERS + 20):
+        for _ in range(server.MAX_STRANGERS + 20):
             stack.enter_context(socket.create_connection(("127.0.0.1", master.port), timeout=10))
         assert Node(master.port).run() == ["round", "end"]
     assert master.wait_for_refusal()["reason"] == "too many connections"

@@ -29,8 +29,8 @@ from compose_sim.errors import EnvironmentMissingError, SpecError
 OWN, MPS, TIMESLICE = "own", "mps", "timeslice"
 # Estimate for the CUDA context and the NCCL buffers of a rank, which the limit of the allocator does not cover.
 CONTEXT_BYTES = 512 << 20
-_LEAST_BYTES = CONTEXT_BYTES + (128 << 20)
-_MOST_CLIENTS, _MOST_CLIENTS_BEFORE_TURING = 48, 16
+_MIN_BYTES = CONTEXT_BYTES + (128 << 20)
+_MAX_CLIENTS, _MAX_CLIENTS_BEFORE_TURING = 48, 16
 _VOLTA, _TURING = (7, 0), (7, 5)
 # A waiting rank keeps two threads busy: the script's, and NCCL's, which moves data between sockets.
 _BUSY_THREADS = 2
@@ -105,7 +105,7 @@ def why_no_mps(gpu: Gpu, inventory: Inventory) -> str:
 
 
 def _require_clients(gpu: Gpu, ranks: int) -> None:
-    most = _MOST_CLIENTS_BEFORE_TURING if gpu.capability and gpu.capability < _TURING else _MOST_CLIENTS
+    most = _MAX_CLIENTS_BEFORE_TURING if gpu.capability and gpu.capability < _TURING else _MAX_CLIENTS
     if ranks > most:
         raise SpecError(
             f"{ranks} ranks on {label(gpu)} are more than the {most} clients that MPS supports on one GPU",
@@ -124,12 +124,12 @@ def _bytes_per_rank(gpu: Gpu, ranks: int, asked: int | None) -> int | None:
                 hint=f"composesim up --gpu-memory {each >> 20}m …",
             )
         each = asked
-    if each < _LEAST_BYTES:
+    if each < _MIN_BYTES:
         taken = f"CUDA and NCCL need about {format_bytes(CONTEXT_BYTES)} of it"
         raise SpecError(
             f"{format_bytes(each)} of GPU memory for each of {ranks} ranks on {label(gpu)} is too little: {taken}",
             evidence=of,
-            hint=f"composesim up --nodes {max(1, free // _LEAST_BYTES)} …, or --gpus emulated",
+            hint=f"composesim up --nodes {max(1, free // _MIN_BYTES)} …, or --gpus emulated",
         )
     return each if ranks > 1 or asked is not None else None
 

@@ -15,9 +15,9 @@ from ...shared.regular_files import open_regular, read_regular
 from .command import Command, CommandHandler, ExecutionError, NodeContext
 
 _UNFINISHED = (".tmp", ".part", ".partial", ".temp")
-_MOST_CHANGED = 4096
-_MOST_OF_NOTE = 1 << 16
-_MOST_FILES, _MOST_LEVELS = 100_000, 16  # to look at, because the script decides how many there are
+_MAX_CHANGED = 4096
+_MAX_OF_NOTE = 1 << 16
+_MAX_FILES, _MAX_LEVELS = 100_000, 16  # to look at, because the script decides how many there are
 _REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
@@ -29,7 +29,7 @@ def _corrupt(command: Command, node: NodeContext) -> Generator[float, None, None
     with _opened(file, os.O_RDWR) as checkpoint, _opened(original, _REPLACE) as kept:
         size, truncate = os.fstat(checkpoint).st_size, command.values.get("how", "truncate") == "truncate"
         start = size // 2
-        end = size if truncate else min(size, start + _MOST_CHANGED)
+        end = size if truncate else min(size, start + _MAX_CHANGED)
         _copy(checkpoint, kept, start, end)
         if truncate:
             os.ftruncate(checkpoint, start)
@@ -45,7 +45,7 @@ def _restore(command: Command, node: NodeContext) -> None:
     """Restore the bytes, unless the script has written the checkpoint again in the meantime."""
     original, note = _backup(node, command)
     with contextlib.suppress(FileNotFoundError):
-        noted = json.loads(read_regular(note, _MOST_OF_NOTE))
+        noted = json.loads(read_regular(note, _MAX_OF_NOTE))
         with _opened(Path(noted["file"]), os.O_RDWR) as checkpoint, _opened(original, os.O_RDONLY) as kept:
             if _version(checkpoint) == noted["version"]:
                 os.ftruncate(checkpoint, noted["size"])
@@ -104,11 +104,11 @@ def _checkpoints(shared: Path) -> Iterator[tuple[int, Path]]:
     looked = 0
     for folder, folders, names in os.walk(shared):
         looked += len(names) + len(folders)
-        if looked > _MOST_FILES:
+        if looked > _MAX_FILES:
             raise ExecutionError(
-                f"{shared} contains more than {_MOST_FILES:,} files, too many to find the newest checkpoint"
+                f"{shared} contains more than {_MAX_FILES:,} files, too many to find the newest checkpoint"
             )
-        is_deep = len(Path(folder).parts) - len(shared.parts) >= _MOST_LEVELS
+        is_deep = len(Path(folder).parts) - len(shared.parts) >= _MAX_LEVELS
         folders[:] = [] if is_deep else [name for name in folders if not name.startswith(".")]
         for name in names:
             if name.startswith(".") or name.endswith(_UNFINISHED):

@@ -18,7 +18,7 @@ from ...shared.regular_files import read_regular
 from .command import Command, CommandHandler, ExecutionError, NodeContext, RankView
 
 _POLL_SECONDS = 0.2
-_MOST_BYTES = 1 << 20  # of a command
+_MAX_BYTES = 1 << 20  # of a command
 _COARSE_NS = (
     50_000_000  # the modification time of a folder may stay the same for this long although a file has been added
 )
@@ -84,7 +84,7 @@ class CommandRunner:
         if self._phases is None:
             self._phases = _reported_phases(self._node.events)
         try:
-            values = json.loads(read_regular(path, _MOST_BYTES))
+            values = json.loads(read_regular(path, _MAX_BYTES))
             command = Command(id=str(values["id"]), name=str(values["name"]), values=dict(values["values"]))
             on = bool(values["on"])
             if not _ID.fullmatch(command.id):

@@ -25,7 +25,7 @@ from .command import (
 _PREFERRED_VICTIM = "1000"  # the highest score of /proc/PID/oom_score_adj
 _RESERVED_FOR_HOST = 256 << 20
 _PAGE = 4096
-_MOST_THREADS = 16384  # each takes some kernel memory
+_MAX_THREADS = 16384  # each takes some kernel memory
 
 
 def _exhaust_memory(command: Command, node: NodeContext) -> Generator[float, None, None]:
@@ -122,7 +122,7 @@ def _filler(scratch: str, command: Command) -> Path:
 def _exhaust_processes(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Start a process that takes as many threads as the control group of the node allows."""
     limit = usage.process_limit() if node.contained else None
-    if limit is None or limit > _MOST_THREADS:
+    if limit is None or limit > _MAX_THREADS:
         raise ExecutionError("the node has no process limit, so this would exhaust the processes of the host")
     process, deadline = node.start(command, "balloon", "threads", str(limit)), time.monotonic() + TIMEOUT_SECONDS
     output = process.stdout

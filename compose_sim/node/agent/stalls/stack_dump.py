@@ -18,8 +18,8 @@ from ...shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL
 from ...shared.regular_files import read_regular
 
 _TGKILL = {"x86_64": 234, "aarch64": 131}
-_POLL_SECONDS, _MOST_POLLS = 0.05, 40
-_MOST_BYTES = 16 << 20  # of the stacks of all threads
+_POLL_SECONDS, _MAX_POLLS = 0.05, 40
+_MAX_BYTES = 16 << 20  # of the stacks of all threads
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'  File "(.*)", line ([0-9]+|\?\?\?) in (.*)')
 _ESCAPE = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
@@ -81,7 +81,7 @@ def request(process: int, thread: int, file: Path, descriptor: int) -> Generator
             send_signal(process, thread)
     except OSError:
         return ()
-    for _ in range(_MOST_POLLS):
+    for _ in range(_MAX_POLLS):
         yield _POLL_SECONDS
         last, size = size, file.stat().st_size
         if before < size == last:
@@ -92,7 +92,7 @@ def request(process: int, thread: int, file: Path, descriptor: int) -> Generator
 def read(file: Path, start: int) -> tuple[Stack, ...]:
     """Return the stacks in a file from this byte on; none if it is no regular file."""
     try:
-        return parse(read_regular(file, _MOST_BYTES, offset=start).decode("utf-8", "replace"))
+        return parse(read_regular(file, _MAX_BYTES, offset=start).decode("utf-8", "replace"))
     except OSError:
         return ()
 

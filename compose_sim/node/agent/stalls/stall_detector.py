@@ -25,10 +25,10 @@ _DUMP_SECONDS = 2.0
 _POLLS_BETWEEN_SIGNALS = 10
 _GIL_SECONDS = 2.0  # a helper thread that has not got the interpreter's lock by then never will
 _POLL_SECONDS = 0.05
-_MOST_LOOKS = 20
-_MOST_BYTES = 4 << 20  # of the list of collectives that have not completed
+_MAX_LOOKS = 20
+_MAX_BYTES = 4 << 20  # of the list of collectives that have not completed
 _LONGEST_GAP_SECONDS = 3.0  # between two checks; after a longer one, this node itself was suspended
-_MOST_FRAMES, _MOST_THREADS, _MOST_WORKERS = 20, 8, 16
+_MAX_FRAMES, _MAX_THREADS, _MAX_WORKERS = 20, 8, 16
 
 
 class _WatchedRank:
@@ -161,7 +161,7 @@ def inspect_rank(
         "waiting_in": progress.waiting_in(),
         "place": _place(main),
         "frames": _frames(main),
-        "threads": [_place(stack) for stack in others[:_MOST_THREADS]],
+        "threads": [_place(stack) for stack in others[:_MAX_THREADS]],
         "workers": [],
         "on_device": bool(progress.get("on_device")),
         **progress.counters(),
@@ -177,7 +177,7 @@ def inspect_rank(
 
 def _state_at_rest(process: int) -> Generator[float, None, str]:
     """Return what the main thread does when it does not run; a script that waits wakes up now and then to check."""
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MAX_LOOKS):
         if doing := stack_dump.main_thread_state(process):
             return doing
         yield _POLL_SECONDS
@@ -223,7 +223,7 @@ def _collectives(progress: ProgressPage, process: int) -> Generator[float, None,
     if not (written or progress.get("leaving")):  # a rank that leaves wrote them at the end of the script
         return {}
     try:
-        found = json.loads(read_regular(progress.pending_path, _MOST_BYTES))
+        found = json.loads(read_regular(progress.pending_path, _MAX_BYTES))
         return {"pending": list(found["pending"]), "reached": dict(found["reached"]), "recent": list(found["recent"])}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # torch has recorded nothing
         return {}
@@ -232,7 +232,7 @@ def _collectives(progress: ProgressPage, process: int) -> Generator[float, None,
 def _workers(progress: ProgressPage, process: int) -> Generator[float, None, list[dict[str, Any]]]:
     """Return what the processes are doing that a rank forked and that run the user's code."""
     workers: list[dict[str, Any]] = []
-    for child in list(children_of(process))[:_MOST_WORKERS]:
+    for child in list(children_of(process))[:_MAX_WORKERS]:
         doing = stack_dump.main_thread_state(child)
         if doing == "stopped":  # it has no helper thread, and the main thread must not run
             workers.append({"pid": child, "doing": doing, "place": None})
@@ -269,4 +269,4 @@ def _frames(stack: Stack | None) -> list[list[object]]:
     frames = stack.frames if stack else ()
     last = max((index for index, frame in enumerate(frames) if is_user_code(frame.file)), default=len(frames))
     shown = [frame for frame in frames[: last + 1] if not is_ours(frame.file)]
-    return [[frame.file, frame.line, frame.function] for frame in shown[:_MOST_FRAMES]]
+    return [[frame.file, frame.line, frame.function] for frame in shown[:_MAX_FRAMES]]

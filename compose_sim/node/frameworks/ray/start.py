@@ -16,7 +16,7 @@ from typing import Any
 from ..installed import require
 
 OLDEST = "2.52"  # the first with tokens
-_OBJECT_STORE_LEAST, _OBJECT_STORE_MOST = 80 << 20, 2 << 30  # bytes; the minimum of Ray is 75 MB
+_MIN_OBJECT_STORE, _MAX_OBJECT_STORE = 80 << 20, 2 << 30  # bytes; the minimum of Ray is 75 MB
 _LAST_LINES = 20
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState
 _PORTS = {  # of a node with a separate address: fixed, for firewalls and metrics
@@ -61,7 +61,7 @@ def memory_of(limit: int, share: int) -> int:
 
 def object_store_of(memory: int, shm: int) -> int:
     """Return the size of the object store in bytes: 30% of the memory, Ray's default, limited by the size of /dev/shm."""
-    return max(_OBJECT_STORE_LEAST, min(memory * 3 // 10, shm * 9 // 10, _OBJECT_STORE_MOST))
+    return max(_MIN_OBJECT_STORE, min(memory * 3 // 10, shm * 9 // 10, _MAX_OBJECT_STORE))
 
 
 def visible_gpus() -> int:

@@ -13,7 +13,7 @@ from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
-_MOST_NAMES, _MOST_NOTED, _DEPTH = 5, 20, 3
+_MAX_NAMES, _MAX_NOTED, _DEPTH = 5, 20, 3
 _NOTED = "checkpoints.noted"
 
 
@@ -61,9 +61,9 @@ def _note_state(context: RankContext, own: set[str], given: tuple[str, ...], res
     missing = len(own) if result is None else len(getattr(result, "missing_keys", ()))
     unexpected = given if result is None else tuple(getattr(result, "unexpected_keys", ()))
     count = context.memory[_NOTED] = context.memory.get(_NOTED, 0) + 1
-    if missing and unexpected and count <= _MOST_NOTED:
+    if missing and unexpected and count <= _MAX_NOTED:
         prefix = next((each for each in _PREFIXES if _explains(each, own, given)), "")
-        context.note(LoadedState(len(own), missing, unexpected[:_MOST_NAMES], prefix, raised, place()))
+        context.note(LoadedState(len(own), missing, unexpected[:_MAX_NAMES], prefix, raised, place()))
 
 
 def _explains(prefix: str, own: set[str], given: tuple[str, ...]) -> bool:

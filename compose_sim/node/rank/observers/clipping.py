@@ -14,7 +14,7 @@ from ..torch_hooks import points
 from . import sketches
 
 _CLIPPED, _HELD, _OPTIMIZERS = (f"clipping.{name}" for name in ("clipped", "held", "optimizers"))
-_MOST_STEPS, _MOST_TENSORS, _MOST_CALLS = 20, 20, 20
+_MAX_STEPS, _MAX_TENSORS, _MAX_CALLS = 20, 20, 20
 
 
 @dataclass
@@ -54,7 +54,7 @@ def _clip_shards(context: RankContext, call: points.TorchCall) -> points.Steps:
 def _clipped(context: RankContext, tensors: list[Any], limit: Any, norm: Any) -> None:
     calls: list[_Call] = context.memory.setdefault(_CLIPPED, [])
     calls.append(_Call({id(each) for each in tensors}, float(limit), norm, place()))
-    del calls[:-_MOST_CALLS]
+    del calls[:-_MAX_CALLS]
 
 
 def _unscale(context: RankContext, call: points.TorchCall) -> None:
@@ -101,8 +101,8 @@ def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _note_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     known: Any = context.memory.get(_OPTIMIZERS, {})
-    number = known.get(optimizer, _MOST_STEPS)
-    if number >= _MOST_STEPS:
+    number = known.get(optimizer, _MAX_STEPS)
+    if number >= _MAX_STEPS:
         return
     known[optimizer] = number + 1
     call = _take_call(context, optimizer)
@@ -129,13 +129,13 @@ def _keep_sums(context: RankContext) -> None:
     known: Any = context.memory.get(_OPTIMIZERS, {})
     held = context.memory.setdefault(_HELD, {})
     for optimizer, number in list(known.items()):
-        held[id(optimizer)] = _sums(context, optimizer) if number < _MOST_STEPS else None
+        held[id(optimizer)] = _sums(context, optimizer) if number < _MAX_STEPS else None
 
 
 def _sums(context: RankContext, optimizer: Any) -> Any:
     """Return the sketches of the gradients of which this rank has only a part, as one tensor; None if there are none."""
     found = []
-    for each in _sharded(optimizer)[:_MOST_TENSORS]:
+    for each in _sharded(optimizer)[:_MAX_TENSORS]:
         grad = getattr(each.grad, "_local_tensor", each.grad)
         sums = sketches.sums_of(context, grad) if grad is not None and grad.numel() else None
         found += [sums] if sums is not None else []

@@ -19,8 +19,8 @@ from ..context import RankContext, where
 from ..observations import to_json
 from ..torch_hooks.points import OWN, TorchCall
 
-_MOST_NOTED = 5000  # of each group in an ordinary run; later ones are only counted and hashed
-_MOST_KNOWN = 1000  # of each group: tensors may have another shape each time
+_MAX_NOTED = 5000  # of each group in an ordinary run; later ones are only counted and hashed
+_MAX_KNOWN = 1000  # of each group: tensors may have another shape each time
 _SAME = {  # other names of the same collective
     "all_gather_single": "all_gather_into_tensor",
     "_all_gather_base": "all_gather_into_tensor",
@@ -28,7 +28,7 @@ _SAME = {  # other names of the same collective
     "_reduce_scatter_base": "reduce_scatter_tensor",
 }
 GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
-_FEW = 8  # numbers: a metric
+_MAX_NUMBERS = 8  # numbers: a metric
 _PEERS = {"all_gather": "tensor_list", "gather": "gather_list", "scatter": "scatter_list"}
 _OF_GROUPS, _KNOWN = "collectives.of_groups", "collectives.known"
 _Value = Callable[[str], Any]
@@ -40,7 +40,7 @@ class _Group:
 
     ranks: tuple[int, ...]
     name: str
-    later: int = -_MOST_NOTED
+    later: int = -_MAX_NOTED
     digest: int = 0
 
 
@@ -87,7 +87,7 @@ def recall(context: RankContext, call: TorchCall, at: Place | None) -> Collectiv
     except TypeError:  # an argument that cannot be hashed
         return _describe(context, module, name, group, value, at)
     if known_call is None:
-        if len(calls) >= _MOST_KNOWN:
+        if len(calls) >= _MAX_KNOWN:
             calls.clear()
         known_call = calls[key] = _describe(context, module, name, group, value, at)
     return known_call
@@ -102,7 +102,9 @@ def look_closer(_: RankContext, call: TorchCall) -> str:
         return ""
     has_gradient = own.grad_fn is not None and torch.is_grad_enabled()
     loses = name in GATHERS and own.dim() > 1 and has_gradient
-    values = map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _FEW and not own.is_complex() else ()
+    values = (
+        map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _MAX_NUMBERS and not own.is_complex() else ()
+    )
     found = {"values": tuple(values), "detaches": bool(loses), "through": bool(name == "all_reduce" and has_gradient)}
     return f",{to_json({**found, 'by_fsdp': _is_called_by_fsdp()})[1:-1]}"
 

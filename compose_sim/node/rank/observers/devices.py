@@ -9,7 +9,7 @@ from ...records.devices_and_files import DeviceChosen
 from ..context import RankContext, place
 from ..torch_hooks import points
 
-_MOST_NOTED = 20
+_MAX_NOTED = 20
 _INDEX = re.compile(r"^cuda:(\d+)$")
 _NOTED = "devices.noted"
 
@@ -20,7 +20,7 @@ def install() -> None:
 
 def _note(context: RankContext, call: points.TorchCall) -> None:
     index = _index(call.value("device"))
-    if index is None or context.memory.get(_NOTED, 0) >= _MOST_NOTED:
+    if index is None or context.memory.get(_NOTED, 0) >= _MAX_NOTED:
         return
     context.memory[_NOTED] = context.memory.get(_NOTED, 0) + 1
     context.note(DeviceChosen(index, "torch.cuda.set_device", place()))

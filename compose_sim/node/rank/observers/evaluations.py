@@ -19,7 +19,7 @@ from .models import living
 from .optimizers import parameters_that_stepped
 
 _SEEN, _TRAINED = "evaluations.seen", "evaluations.trained"
-_MOST_NOTED, _MOST_TENSORS = 40, 500
+_MAX_NOTED, _MAX_TENSORS = 40, 500
 
 
 def begin(context: RankContext) -> None:
@@ -56,7 +56,7 @@ def _note_evaluated(context: RankContext, module: Any) -> None:
         _SEEN, weakref.WeakKeyDictionary()
     )  # module -> steps; -1 if it is inside another
     steps = seen.get(module)
-    if steps == -1 or steps == context.steps or sum(each > 0 for each in seen.values()) > _MOST_NOTED:
+    if steps == -1 or steps == context.steps or sum(each > 0 for each in seen.values()) > _MAX_NOTED:
         return
     if steps is None:
         for each in module.modules():
@@ -77,7 +77,7 @@ def _hashed(entries: list[tuple[TensorRow, Any]]) -> tuple[str | None, ...]:
 def _entries(module: Any) -> Iterator[tuple[TensorRow, Any]]:
     """Yield the parameters, and the running statistics of BatchNorm."""
     batchnorm: Any = sys.modules["torch.nn.modules.batchnorm"]
-    named = list(module.named_parameters())[:_MOST_TENSORS]
+    named = list(module.named_parameters())[:_MAX_TENSORS]
     for name, parameter in named:
         yield from states.entry("parameter", None, name, parameter)
     for prefix, each in module.named_modules():

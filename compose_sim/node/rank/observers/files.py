@@ -26,7 +26,7 @@ from .collectives import note_untracked_wait
 
 _EVENTS = frozenset({"open", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-_MOST_NOTED = 3000
+_MAX_NOTED = 3000
 _CHANGING = os.O_WRONLY | os.O_RDWR
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib", "/bin/", "/opt/", "/run/")
 _NOT_THE_SCRIPTS = re.compile(
@@ -136,7 +136,7 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> No
     if resolved is None:
         return
     key = (op, resolved, context.synchronizations)
-    if key in _seen or len(_seen) >= _MOST_NOTED:
+    if key in _seen or len(_seen) >= _MAX_NOTED:
         return
     _seen.add(key)
     if op != "rename" and Path(resolved).is_dir():  # tempfile.TemporaryFile opens a folder for a file without a name
@@ -168,7 +168,7 @@ def _resolve(path: str) -> str | None:
         else:
             ours = resolved.startswith(_shared) or not resolved.startswith(_system)
         _kept[absolute] = resolved if ours and not _NOT_THE_SCRIPTS.search(resolved) else None
-        if len(_kept) > _MOST_NOTED:
+        if len(_kept) > _MAX_NOTED:
             _kept.clear()
             return None
     return _kept[absolute]

@@ -21,7 +21,7 @@ from ..torch_hooks import points
 from .collective_calls import GATHERS
 
 _GATHERED = "gathers.gathered"
-_MOST_GATHERED, _MOST_NODES = 8, 64
+_MAX_GATHERED, _MAX_NODES = 8, 64
 
 
 class Gathered(NamedTuple):
@@ -44,7 +44,7 @@ def remember(context: RankContext, call: points.TorchCall) -> None:
     if not isinstance(own, torch.Tensor) or own.dim() < 2 or (own.grad_fn is not None and torch.is_grad_enabled()):
         return
     gathered: list[Gathered] = context.memory.setdefault(_GATHERED, [])
-    if len(gathered) < _MOST_GATHERED and (own.grad_fn is not None or _is_detached(own)):
+    if len(gathered) < _MAX_GATHERED and (own.grad_fn is not None or _is_detached(own)):
         outputs = list(value("tensor_list")) if name == "all_gather" else [value("output_tensor")]
         gathered.append(Gathered(name, outputs, tuple(own.shape), place()))
 
@@ -79,7 +79,7 @@ def _constants(node: Any) -> Iterator[Any]:
     """Yield the matrices without a gradient that the last operations before a loss have kept."""
     torch: Any = sys.modules["torch"]
     waiting, seen = deque([node]), {node}
-    while waiting and len(seen) < _MOST_NODES:
+    while waiting and len(seen) < _MAX_NODES:
         node = waiting.popleft()
         for name in dir(node):
             kept = getattr(node, name, None) if name.startswith("_saved_") else None

@@ -22,7 +22,7 @@ _LIBRARIES = ("transformers", "lightning", "pytorch_lightning", "accelerate")  #
 _OF_NODES = re.compile(
     r"local_?rank|is_local|local_(main|zero|process|world)|on_local|node_?rank|\.print\(", re.IGNORECASE
 )
-_MOST_FILES = 100
+_MAX_FILES = 100
 
 
 def install() -> None:
@@ -35,7 +35,7 @@ def end(context: RankContext) -> None:
     libraries = tuple(name for name in _LIBRARIES if name in sys.modules)
     if libraries:
         files = [str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())]
-        own = [file for file in files if file.endswith(".py") and is_user_code(file)][:_MOST_FILES]
+        own = [file for file in files if file.endswith(".py") and is_user_code(file)][:_MAX_FILES]
         asks = any(_OF_NODES.search("".join(linecache.getlines(file))) for file in own)
         context.note(TrainerLibraries(libraries, asks))
 

@@ -19,7 +19,7 @@ from .samples import rows_of
 
 ACTIVE, FETCHING, BEGUN = "batches.active", "batches.fetching", "batches.begun"
 _NAME = "_composesim_iteration"  # on iterators, which cannot be pickled
-_MOST_LINES = 20_000  # of batches: by then the record is sufficient
+_MAX_LINES = 20_000  # of batches: by then the record is sufficient
 WHEN_TAKEN: list[Callable[[RankContext], None]] = []  # called when a batch has been taken
 
 
@@ -150,7 +150,7 @@ def _fetched(context: RankContext, iteration: Iteration, batch: Any) -> None:
     if iteration.epoch >= loader.limits[0] and loader.most_batches > number + 3 > 8:
         return  # from now on only an epoch's end matters, since that is when ranks may part
     lines = context.memory["batches.lines"] = context.memory.get("batches.lines", 0) + 1
-    if lines > _MOST_LINES:
+    if lines > _MAX_LINES:
         return
     kept = rows = shape = None
     if iteration.epoch < loader.limits[0]:

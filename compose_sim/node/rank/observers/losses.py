@@ -8,7 +8,7 @@ from ...records.models import LossValue
 from ..context import RankContext
 from ..torch_hooks import points
 
-_MOST_NOTED = 2000
+_MAX_NOTED = 2000
 _COUNT = "losses.count"
 
 
@@ -18,7 +18,7 @@ def install() -> None:
 
 def _note(context: RankContext, call: points.TorchCall) -> None:
     count = context.memory[_COUNT] = context.memory.get(_COUNT, 0) + 1
-    if count > _MOST_NOTED:
+    if count > _MAX_NOTED:
         return
     root = points.root_of(call)
     if getattr(root, "numel", None) is None or root.numel() != 1:

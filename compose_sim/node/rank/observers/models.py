@@ -23,9 +23,9 @@ from ..observations import encoded
 from ..torch_hooks import points
 
 PENDING, FLUSHED = "models.pending", "models.flushed"
-MOST_NAMES = 20
+MAX_NAMES = 20
 _ALL = "models.all"
-_MOST_NOTED = 1000  # forward passes per model, in an ordinary run
+_MAX_NOTED = 1000  # forward passes per model, in an ordinary run
 
 
 @dataclass(eq=False)
@@ -155,7 +155,7 @@ def _note_forward(context: RankContext, ddp: Any) -> None:
         memory.setdefault(PENDING, {})[model.index] = model
     if reduces or ddp.will_sync_module_buffers():
         context.synchronizations += 1
-        if context.thorough or model.forwards <= _MOST_NOTED:
+        if context.thorough or model.forwards <= _MAX_NOTED:
             fields = f'"ddp":{model.index},"group":{list(model.ranks)},"at":{encoded(place())}'
             context.observations.note_often(DdpForward, fields)
             context.flush()
@@ -176,7 +176,7 @@ def _note_batchnorm(context: RankContext, model: Model, ddp: Any) -> None:
     ]
     if names:
         model.batchnorm_noted = True
-        context.note(LocalBatchNorm(model.index, tuple(names[:MOST_NAMES]), len(names)))
+        context.note(LocalBatchNorm(model.index, tuple(names[:MAX_NAMES]), len(names)))
 
 
 def note_missing(context: RankContext, model: Model) -> None:
@@ -185,7 +185,7 @@ def note_missing(context: RankContext, model: Model) -> None:
     if missing and missing != model.missing_noted:
         model.missing_noted = missing
         names = [name for name in model.wrapped.values() if name in missing]
-        context.note(UnusedParameters(model.index, tuple(names[:MOST_NAMES]), len(names), model.backward_at))
+        context.note(UnusedParameters(model.index, tuple(names[:MAX_NAMES]), len(names), model.backward_at))
 
 
 def end(context: RankContext) -> None:

@@ -16,11 +16,11 @@ from ..context import RankContext, place
 from ..observations import encoded
 from ..torch_hooks import points
 from . import gradients, sketches, states
-from .models import FLUSHED, MOST_NAMES, Model, living, sampled
+from .models import FLUSHED, MAX_NAMES, Model, living, sampled
 
 _MADE = "optimizers.made"
 _ALL, _STEPPING, _BEGAN = "optimizers.all", "optimizers.stepping", "optimizers.began"
-_MOST_NOTED = 1000  # steps per optimizer; then every hundredth
+_MAX_NOTED = 1000  # steps per optimizer; then every hundredth
 
 
 @dataclass(eq=False)
@@ -114,7 +114,7 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
         }
         more = _look_closely(context, optimizer, stepper)
         context.note(OptimizerStep(context.steps, stepper.index, stepper.steps, place(), **more))
-    elif stepper.steps <= _MOST_NOTED or stepper.steps % 100 == 0:
+    elif stepper.steps <= _MAX_NOTED or stepper.steps % 100 == 0:
         fields = f'"step":{context.steps},"optimizer":{stepper.index},"nth":{stepper.steps},"at":{encoded(place())}'
         context.observations.note_often(OptimizerStep, fields)
     stepper.seen = {index: (model.forwards, model.synchronized) for index, model in stepper.models.items()}
@@ -140,9 +140,9 @@ def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dic
                 forwards=model.forwards - forwards,
                 reduced=model.synchronized - synchronized,
                 graded=graded,
-                new=tuple(foreign.new[:MOST_NAMES]),
-                replaced=tuple(foreign.replaced[:MOST_NAMES]),
-                unfrozen=tuple(foreign.unfrozen[:MOST_NAMES]),
+                new=tuple(foreign.new[:MAX_NAMES]),
+                replaced=tuple(foreign.replaced[:MAX_NAMES]),
+                unfrozen=tuple(foreign.unfrozen[:MAX_NAMES]),
             )
         )
     backwards, retained = (now - then for now, then in zip(_backwards(context), stepper.backwards))
@@ -154,7 +154,7 @@ def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dic
         "retained": retained,
         "rates": tuple(rates) if all(isinstance(rate, float) for rate in rates) else (),  # a tensor may be on a device
         "type": type(optimizer).__name__,
-        "left_out": tuple(gradients.left_out(context, held)[:MOST_NAMES]) if context.thorough and found else (),
+        "left_out": tuple(gradients.left_out(context, held)[:MAX_NAMES]) if context.thorough and found else (),
     }
 
 

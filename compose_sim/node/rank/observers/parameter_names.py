@@ -11,12 +11,12 @@ from typing import Any
 from ...records.gradients import ParameterNames
 from ..context import RankContext
 
-_MOST = 2000  # parameters
+_MAX_PARAMETERS = 2000  # parameters
 
 
 def note_names(context: RankContext, index: int, numbered: dict[str, Any]) -> None:
     """Record the names of these parameters of an optimizer, which are known by their numbers in it."""
-    if not 0 < len(numbered) <= _MOST:
+    if not 0 < len(numbered) <= _MAX_PARAMETERS:
         return
     names = _names()
     found = {number: names[id(each)] for number, each in numbered.items() if id(each) in names}

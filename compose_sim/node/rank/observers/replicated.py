@@ -11,7 +11,7 @@ from ..torch_hooks import points
 from . import states
 
 _COUNTS = "replicated.counts"
-_MOST_NOTED = 20  # of each mesh
+_MAX_NOTED = 20  # of each mesh
 
 
 def begin(context: RankContext) -> None:
@@ -29,7 +29,7 @@ def _note(context: RankContext, call: points.TorchCall) -> None:
     counts = context.memory.setdefault(_COUNTS, {})
     number = counts[ranks] = counts.get(ranks, 0) + 1
     torch: Any = sys.modules["torch"]
-    if len(ranks) > 1 and number <= _MOST_NOTED and type(local.detach()) is torch.Tensor:
+    if len(ranks) > 1 and number <= _MAX_NOTED and type(local.detach()) is torch.Tensor:
         (hashed,) = states.hashes_of([local.detach()], whole=True)
         is_input = not isinstance(local, torch.nn.Parameter)
         context.note(ReplicatedTensor(ranks, number, tuple(local.shape), hashed, is_input, place()))

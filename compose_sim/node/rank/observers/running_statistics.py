@@ -21,7 +21,7 @@ _SEEN = "running_statistics.seen"
 _MEANS = ("mean", "running_mean", "_mean")
 _SPREADS = ("var", "std", "running_var", "running_std", "_var", "_std", "M2", "m2", "S")
 _COUNTS = ("count", "n", "num", "steps", "momentum", "decay", "alpha", "_count", "_n")
-_MOST_VALUES = 4
+_MAX_VALUES = 4
 
 
 def begin(context: RankContext) -> None:
@@ -34,7 +34,7 @@ def _look(context: RankContext, *_: Any) -> None:
         return
     context.memory[_SEEN] = True
     for number, (kind, mean) in enumerate(_found()):
-        values = tuple(float(each) for each in mean[:_MOST_VALUES])
+        values = tuple(float(each) for each in mean[:_MAX_VALUES])
         context.note(RunningStatistics(kind.__qualname__, number, len(mean), values, place()))
 
 

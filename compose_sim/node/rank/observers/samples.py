@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-_MOST_ROWS = 1024
+_MAX_ROWS = 1024
 _ELEMENTS = 64  # per row, spread over it: enough to tell rows apart
 _DEEP = 4
 _WIDE = 16  # elements of a list
-_LEAST_CODES, _MOST_CODES = 3, 20_000
-_MOST_VALUES = 1000  # of a data set, which may hold anything
+_MIN_CODES, _MAX_CODES = 3, 20_000
+_MAX_VALUES = 1000  # of a data set, which may hold anything
 
 
 def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | None:
@@ -33,7 +33,7 @@ def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | N
     counts = {len(each) for each in tensors} or {len(each) for each in others}
     if len(counts) != 1 or not max(counts):
         return None
-    count = min(counts.pop(), _MOST_ROWS)
+    count = min(counts.pop(), _MAX_ROWS)
     numbers = [0] * count
     for tensor in tensors:
         _mix_rows(tensor, numbers)
@@ -93,7 +93,7 @@ def bytes_of(tensor: Any) -> bytes:
 
 def fingerprint(data_set: Any) -> int:
     """Return a hash of a data set's own data: if it is equal on two ranks, they very probably have the same samples."""
-    return zlib.crc32(_describe(data_set, _DEEP, [_MOST_VALUES]).encode())
+    return zlib.crc32(_describe(data_set, _DEEP, [_MAX_VALUES]).encode())
 
 
 def codes_in(data_set: Any, depth: int = 3) -> list[tuple[str, int, int]]:
@@ -101,7 +101,7 @@ def codes_in(data_set: Any, depth: int = 3) -> list[tuple[str, int, int]]:
     held = getattr(data_set, "__dict__", {})
     found = []
     for name, value in list(held.items())[:_WIDE]:
-        if type(value) is dict and _LEAST_CODES <= len(value) <= _MOST_CODES and all(type(key) is str for key in value):
+        if type(value) is dict and _MIN_CODES <= len(value) <= _MAX_CODES and all(type(key) is str for key in value):
             codes = [each for each in value.values() if type(each) is int]
             if sorted(codes) == list(range(len(value))):
                 names = sorted(value)

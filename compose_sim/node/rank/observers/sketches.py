@@ -22,8 +22,8 @@ from .models import clean, copied_model, living
 
 STEPS = 20  # of each optimizer
 _SUMS = 4
-_MOST_TENSORS, _MOST_ELEMENTS = 200, 1 << 16  # spread evenly
-_MOST_PASSES, _PASS_TENSORS = 8, 16  # of which the gradients of each backward pass are recorded too
+_MAX_TENSORS, _MAX_ELEMENTS = 200, 1 << 16  # spread evenly
+_MAX_PASSES, _PASS_TENSORS = 8, 16  # of which the gradients of each backward pass are recorded too
 _OWN, _OPTIMIZERS, _WINDOW, _WEIGHTS = (f"sketches.{name}" for name in ("own", "optimizers", "window", "weights"))
 _REDUCTION_MEAN = 1
 _DEPTH = 8
@@ -160,7 +160,7 @@ def _passes(mine: list[Own | None]) -> tuple[tuple[Sketch, ...], ...]:
     """Return what each of several backward passes gave to these parameters, if all of them took part in all passes."""
     found = [own.passes if own is not None else [] for own in mine]
     counts = {len(each) for each in found}
-    if len(counts) != 1 or not 1 < counts.pop() <= _MOST_PASSES:
+    if len(counts) != 1 or not 1 < counts.pop() <= _MAX_PASSES:
         return ()
     return tuple(tuple(map(_plain, each)) for each in zip(*found))
 
@@ -218,7 +218,7 @@ def scale_of(node: Any, terms: int = 6) -> LossScale | None:
 
 def _chosen(optimizer: Any) -> list[Any]:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return parameters[:: 1 + (len(parameters) - 1) // _MOST_TENSORS] if parameters else []
+    return parameters[:: 1 + (len(parameters) - 1) // _MAX_TENSORS] if parameters else []
 
 
 def _rows(optimizer: Any, chosen: list[Any], models: list[Any]) -> list[SketchedTensor]:
@@ -259,7 +259,7 @@ def sums_of(context: RankContext, tensor: Any) -> Any:
         return None
     with torch.no_grad():
         flat = tensor.detach().reshape(-1)
-        few = flat[:: 1 + flat.numel() // _MOST_ELEMENTS].to("cpu", torch.float64)
+        few = flat[:: 1 + flat.numel() // _MAX_ELEMENTS].to("cpu", torch.float64)
         return _weights(context, few.numel()) @ few
 
 

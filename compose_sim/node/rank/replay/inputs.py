@@ -14,7 +14,7 @@ import torch
 from .batches import tensors_in
 
 Hashes = dict[str, int]  # by model and position in the call
-_MOST_ELEMENTS = 1 << 20
+_MAX_ELEMENTS = 1 << 20
 _ODD, _ANOTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 _MODULUS = 1 << 64
 
@@ -50,7 +50,7 @@ class Inputs:
         for position, tensor in enumerate(tensors_in(given)):
             if tensor.requires_grad:
                 continue  # computed by another model
-            self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= _MOST_ELEMENTS
+            self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= _MAX_ELEMENTS
             if self._is_complete:
                 name = f"{self._numbers[module]}.{position}"
                 self._hashes[name] = (self._hashes.get(name, 0) + hash_of(tensor)) % _MODULUS
@@ -77,7 +77,7 @@ def held_by(parameters: Sequence[Any]) -> list[int] | None:
     plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
     return (
         [hash_of(each) for each in parameters]
-        if plain and sum(each.numel() for each in parameters) <= _MOST_ELEMENTS
+        if plain and sum(each.numel() for each in parameters) <= _MAX_ELEMENTS
         else None
     )
 

@@ -24,8 +24,8 @@ from .rng_usage import RngUsage
 from .wrapped_models import computes_low, describe, models_of, names_of_parameters, wrapped_models
 
 STEPS = 20
-_MOST_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
-_MOST_UNUSED_BYTES = 64 << 20  # for batches that are fetched with gradients off: those of an evaluation
+_MAX_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
+_MAX_UNUSED_BYTES = 64 << 20  # for batches that are fetched with gradients off: those of an evaluation
 
 
 class Recorder:
@@ -49,9 +49,9 @@ class Recorder:
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0
-        self._room = _MOST_BYTES // int(os.environ.get("WORLD_SIZE") or 1)
-        self._unused_room = min(_MOST_UNUSED_BYTES, self._room // 4)
-        self._room_for_steps = _MOST_BYTES
+        self._room = _MAX_BYTES // int(os.environ.get("WORLD_SIZE") or 1)
+        self._unused_room = min(_MAX_UNUSED_BYTES, self._room // 4)
+        self._room_for_steps = _MAX_BYTES
         self._initial_kept: set[int] = set()
         self._seen: set[int] = set()
         self._pending: dict[str, Any] | None = None

@@ -24,7 +24,7 @@ from compose_sim.plugins.learn.app.course_folder import (
 from compose_sim.plugins.learn.core.gradebook import Grade
 from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude
 
-MOST_WORDS = 400  # of a page
+MAX_WORDS = 400  # of a page
 _SCHEMA = "# yaml-language-server: $schema={}\n"  # for editors
 
 
@@ -67,8 +67,8 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
     elif first.id != lesson.lesson.fails:
         problems.append(f"{SCRIPT} fails for '{first.id}', not for '{lesson.lesson.fails}': {first.detail}")
     words = len(lesson.read(PAGE).split())
-    if words > MOST_WORDS:
-        problems.append(f"{PAGE} has {words} words; at most {MOST_WORDS}")
+    if words > MAX_WORDS:
+        problems.append(f"{PAGE} has {words} words; at most {MAX_WORDS}")
     return Proof(lesson=lesson.name, solution=solution, delivered=delivered, problems=tuple(problems))
 
 
@@ -93,7 +93,7 @@ def begin_course(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-_MOST_BYTES = 1 << 20  # of a script
+_MAX_BYTES = 1 << 20  # of a script
 
 
 def grade(folders: Sequence[Path], lessons: Sequence[LessonFolder], *, engine: LessonEngine) -> Iterator[Grade]:
@@ -115,7 +115,7 @@ def grade(folders: Sequence[Path], lessons: Sequence[LessonFolder], *, engine: L
 
 def _outcome(folder: Path, lesson: LessonFolder, engine: LessonEngine) -> Outcome:
     try:
-        script = SafeFolder(folder / lesson.name).read_bytes(SCRIPT, size=_MOST_BYTES + 1)  # follows no link
+        script = SafeFolder(folder / lesson.name).read_bytes(SCRIPT, size=_MAX_BYTES + 1)  # follows no link
         text = script.decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return _without_run("failed", f"{lesson.name}/{SCRIPT} was not handed in")
@@ -123,8 +123,8 @@ def _outcome(folder: Path, lesson: LessonFolder, engine: LessonEngine) -> Outcom
         return _without_run("failed", f"{SCRIPT} is no text: {error}")
     except (OSError, ComposesimError) as error:
         return _without_run("unjudged", f"{SCRIPT} could not be read: {error}")
-    if len(script) > _MOST_BYTES:
-        return _without_run("failed", f"{SCRIPT} is larger than {_MOST_BYTES} bytes")
+    if len(script) > _MAX_BYTES:
+        return _without_run("failed", f"{SCRIPT} is larger than {_MAX_BYTES} bytes")
     try:
         with staged(lesson, text) as project:
             result = attempt(lesson, project, engine=engine)

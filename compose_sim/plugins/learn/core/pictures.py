@@ -17,7 +17,7 @@ from compose_sim.plugins.learn.core.outcome import elements
 
 _WIDTH = 64  # columns of a drawing
 _FIRST = 8  # samples whose order is printed
-_MOST_EPOCHS, _MOST_RANKS = 3, 8
+_MAX_EPOCHS, _MAX_RANKS = 3, 8
 _WORK = {"data": "d", "forward": "f", "backward": "b", "optimizer": "o"}
 
 
@@ -32,7 +32,7 @@ def draw(picture: Picture, case: Case, folder: str = "") -> tuple[str, ...]:
 
 def _samples(case: Case) -> Iterator[str]:
     """Draw one column per sample: the rank that drew it, `#` if several did, `·` if none did; then the order of the first."""
-    for strip in sample_strips(case.observed)[:_MOST_EPOCHS]:
+    for strip in sample_strips(case.observed)[:_MAX_EPOCHS]:
         ranks: Mapping[int, list[int]] = strip["ranks"]
         count = strip["length"] or max((max(drawn, default=0) for drawn in ranks.values()), default=0) + 1
         drawn_by: dict[int, set[int]] = defaultdict(set)
@@ -47,7 +47,7 @@ def _samples(case: Case) -> Iterator[str]:
         shared = sum(1 for by in drawn_by.values() if len(by) > 1)
         yield f"epoch {strip['epoch']}  {marks}"
         yield f"  {shared} samples drawn by several ranks, {count - len(drawn_by)} by nobody"
-        for rank, indices in [*ranks.items()][:_MOST_RANKS]:
+        for rank, indices in [*ranks.items()][:_MAX_RANKS]:
             yield f"  rank {rank} drew first: {' '.join(f'{index:>3}' for index in indices[:_FIRST])}"
 
 
@@ -61,7 +61,7 @@ def _parameters(case: Case) -> Iterator[str]:
         return
     steps = sorted(set.intersection(*(set(hashes) for hashes in seen.values())))[: _WIDTH // 4]
     yield f"{'step':8}{''.join(f'{step:<4}' for step in steps)}"
-    for rank, hashes in [*seen.items()][:_MOST_RANKS]:
+    for rank, hashes in [*seen.items()][:_MAX_RANKS]:
         same = [hashes[step] == seen[min(seen)][step] for step in steps]
         first = same.index(False) if False in same else len(same)
         yield f"rank {rank:<3}{'━━━━' * first}{'┓' if first < len(same) else ''}"
@@ -139,6 +139,6 @@ def _spans(times: StepTimes, start: float) -> list[tuple[str, float, float]]:
 def _standings(case: Case, folder: str) -> Iterator[str]:
     """Draw who waits for whom in a hang, one line per rank."""
     yield "Where the ranks are, when none of them moves any more:"
-    for each in case.stalls[:_MOST_RANKS]:
+    for each in case.stalls[:_MAX_RANKS]:
         where = "has left: its script ended" if each.has_left else each.stands(folder).removeprefix(f"{each.name} ")
         yield f"rank {each.rank:<3}{'⏳ ' if each.waits_in else '✋ '}{where}"

@@ -324,7 +324,7 @@ def test_a_script_cannot_keep_the_agent_busy_with_files(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPOSESIM_SHARED", str(tmp_path / "shared"))
-    monkeypatch.setattr(checkpoints, "_MOST_FILES", 3)
+    monkeypatch.setattr(checkpoints, "_MAX_FILES", 3)
     (tmp_path / "shared").mkdir()
     for name in "abcd":
         (tmp_path / "shared" / name).write_bytes(b"whole")

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from pydantic import BaseModel
 
 from compose_sim.errors import SpecError
-from compose_sim.plugins.learn.app.author import MOST_WORDS, begin_course, prove
+from compose_sim.plugins.learn.app.author import MAX_WORDS, begin_course, prove
 from compose_sim.plugins.learn.app.course_folder import PAGE, SOLUTION, TEMPLATES, read_course
 from compose_sim.plugins.learn.core.lesson import Course, Lesson
 from compose_sim.plugins.learn.core.outcome import Outcome
@@ -59,7 +59,7 @@ def test_the_schema_accepts_the_lessons(name: str) -> None:
 def test_a_page_is_one_screen_and_the_solution_differs_from_the_script(name: str) -> None:
     lesson = COURSE.lessons[name]
 
-    assert len(lesson.read(PAGE).split()) <= MOST_WORDS
+    assert len(lesson.read(PAGE).split()) <= MAX_WORDS
     assert lesson.read(SOLUTION) != lesson.read("script.py")
     assert "\nimport torch" in lesson.read("script.py")
     compile(lesson.read("script.py"), name, "exec")
