@@ -10,7 +10,7 @@ from compose_sim.core.request.spec import ClusterSpec
 
 
 def run_builtin(name: str, spec: ClusterSpec) -> tuple[Session, Report]:
-    """Run a spec in this folder, whatever a spec file in it says; the run is named after `name`."""
+    """Run a spec in this folder, and ignore a spec file in it; the run is named after `name`."""
     session = Session(Request(spec=spec), name=new_name(spec.model_copy(update={"script": name})))
     report = session.run(QuietListener())
     if session.was_interrupted:

@@ -74,7 +74,7 @@ def run_function(
 
 
 def _request(request: Request, name: str, call: str) -> Request:
-    """Return a request that runs the function, whatever program the spec file names."""
+    """Return a request that runs the function instead of the program that the spec file names."""
     folder = str(request.folder)
     mounts = (Mount(source=folder, target=folder),)
     run = new_name(request.spec.model_copy(update={"script": name.rpartition(".")[2], "module": None}))

@@ -317,7 +317,7 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
             f"'{source}' of mount '{mount}' {danger}",
             hint=f"mount only the folder that nodes need, or allow it: --allow-mount {source}",
         )
-    return ":".join([real, *rest])  # whatever a link leads to later
+    return ":".join([real, *rest])  # a link may lead elsewhere later
 
 
 def _parse_dotenv(text: str, name: str) -> dict[str, str]:

@@ -145,7 +145,7 @@ class RunLoop:
             )
 
     def _record_jump(self) -> None:
-        """Record that somebody set the machine's clock. The time of the run continues as before."""
+        """Record that the machine's clock was set. The time of the run continues as before."""
         before, self._lag = self._lag, self._folder.clock.lag()
         if abs(jump := self._lag - before) > _JUMP_S:
             how = f"{format_seconds(abs(jump))} {'ahead' if jump > 0 else 'back'}"

@@ -36,7 +36,7 @@ def parse_glossary(text: str) -> dict[str, Topic]:
 
 
 def find_topic(name: str, topics: Mapping[str, Topic]) -> Topic:
-    """Return the topic of this name, whatever its case and hyphens; raise SpecError with the nearest term."""
+    """Return the topic of this name, ignoring case and hyphens; raise SpecError with the nearest term."""
     plain = {_plain(term): topic for term, topic in topics.items()}
     if _plain(name) not in plain:
         raise SpecError(f"'{name}' is not in the glossary{did_you_mean(name, topics)}", hint="composesim explain")

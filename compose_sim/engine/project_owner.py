@@ -66,7 +66,7 @@ def user_of_nodes(project: Path, named: str | None) -> NodeUser:
     """
     Return the user that nodes in containers run as: the caller, or the owner of the project if the caller is root.
 
-    Root can name another user. Raises SpecError if nobody has that name, or somebody else names one.
+    Root can name another user. Raises SpecError if no user has that name, or if another user than root names one.
     """
     status = project.stat()
     is_root = os.geteuid() == 0

@@ -82,7 +82,7 @@ class RankReports:
 
 
 def now() -> float:
-    """Return Unix time that does not jump when somebody sets the machine's clock."""
+    """Return Unix time that does not jump when the machine's clock is set."""
     return _AHEAD + time.monotonic()
 
 

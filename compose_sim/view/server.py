@@ -1,7 +1,7 @@
 """Serve the live page on 127.0.0.1: the page, the list of runs, a stream of messages per reader (server-sent events), and actions.
 
 The page holds no data. Whoever asks for data needs the token, which is in the fragment of the printed address: browsers send it to
-no server, and no other page can read it. Requests for another host name are refused, so that a name that somebody else points
+no server, and no other page can read it. Requests for another host name are refused, so that a name that an attacker points
 at 127.0.0.1 reaches nothing. Actions need the token in a header too, and JSON: a form of another page can send neither.
 """
 

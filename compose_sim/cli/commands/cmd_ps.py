@@ -146,7 +146,7 @@ def _rows(run: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _facts(path: Path | None) -> dict[str, Any]:
-    """Return what a run's folder says about it; each fact is null if the folder is gone, or belongs to somebody else."""
+    """Return what a run's folder says about it; each fact is null if the folder is gone, or belongs to another user."""
     facts: dict[str, Any] = dict.fromkeys(("script", "project", "owner", "started_at"))
     if path is None:
         return facts

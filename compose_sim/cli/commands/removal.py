@@ -66,7 +66,7 @@ def down_command(run: str | None, all_runs: bool, everywhere: bool, yes: bool, p
 
 
 def _confirm(runs: list[str], project: Path, *, purge: bool, everywhere: bool) -> None:
-    """Ask whether to stop these runs and delete folders; raise SpecError if nobody can answer."""
+    """Ask whether to stop these runs and delete folders; raise SpecError without a terminal."""
     finished = [folder.name for folder in finished_runs(project)] if purge else []
     deletes = sorted({*finished, *runs}) if purge else []
     acts = [f"stop {', '.join(runs)}"] * bool(runs) + [f"delete the folders of {', '.join(deletes)}"] * bool(deletes)

@@ -37,7 +37,7 @@ class LivePage:
         say(f"page: {self._address}")
 
     def hold(self) -> None:
-        """Keep the page of a run that is over until Ctrl-C, if somebody can type that; else say how to open it again."""
+        """Keep the page of a run that is over until Ctrl-C, on a terminal; elsewhere say how to open it again."""
         if is_terminal() and sys.stdin.isatty():
             say(f"The page stays open until Ctrl-C: {self._address}")
             with suppress(KeyboardInterrupt):

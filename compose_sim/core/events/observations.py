@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]  # takes a value of JSON, returns that of a field;
 class _Records:
     """Look up records by type, of which none has subtypes."""
 
-    looked_at: set[type[Record]] | None  # the types that were looked up, if anybody wants to know
+    looked_at: set[type[Record]] | None  # the types that were looked up, if they are collected
 
     @cached_property
     def _by_kind(self) -> Mapping[type[Record], Sequence[Record]]:

@@ -48,7 +48,7 @@ def _frozen_by(effect: Effect) -> set[str]:
 
 
 def _is_same(one: Fault, other: Fault) -> bool:
-    """Whether one of them adds nothing to the other. A limit may follow another limit."""
+    """Return whether the two faults are the same. A new limit may replace an old one."""
     about = (one.kind, one.rank, one.options) == (other.kind, other.rank, other.options)
     return about and (not one.nodes or not other.nodes or not set(one.nodes).isdisjoint(other.nodes))
 
@@ -74,7 +74,7 @@ def _is_on(effect: Effect, node: str) -> bool:
 
 
 def healed_by_start(node: str, active: ActiveFaults, running: Iterable[str]) -> tuple[str, ...]:
-    """Return the ids of the faults that the start of a node heals: they need nothing but nodes that are running now."""
+    """Return the ids of the faults that the start of a node heals, because they consisted only of these nodes being down."""
     up = {node, *running}
     healed = []
     for identity, effect in active.items():

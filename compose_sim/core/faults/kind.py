@@ -64,7 +64,7 @@ class Effect:
     """
     What a fault does to a run, and how that is reverted.
 
-    Both are computed when the fault is injected, so that it can be healed whatever has happened to the run in the meantime.
+    Both are computed when the fault is injected, so that it can be healed even if the run has changed in the meantime.
     """
 
     fault: Fault

@@ -18,7 +18,7 @@ _METADATA = ("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32")
 SETTLED_S = 600  # rules are installed before the network of their run exists; nothing takes that long in between
 
 # Docker may use either kind of tables: those that have the chain DOCKER-USER. One transaction replaces all rules of the run, and
-# removes those of runs that are gone: somebody may have removed their network by hand. A comment is `composesim:RUN@SECONDS`.
+# removes those of runs that are gone: a user may have removed their network by hand. A comment is `composesim:RUN@SECONDS`.
 # A transaction fails as a whole if another run removed one of these rules since they were listed; then it is made anew.
 # Tables that cannot be listed take no rule of ours either, such as where an extension is missing; 4 means that they are locked.
 # Rules are listed before the transaction begins: `iptables-legacy-restore` locks the tables as soon as it has read the first line.

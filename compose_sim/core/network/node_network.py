@@ -190,7 +190,7 @@ def lacking(part: str, means: Means) -> str:
 
 def render_script(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> str:
     """
-    Return a shell script that sets up the network of a node, whatever it was before.
+    Return a shell script that sets up the network of a node from any state.
 
     `addresses` are the IPv4 addresses of nodes and of `master`; nodes without one are not running, and are left out.
     """

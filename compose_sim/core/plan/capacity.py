@@ -194,7 +194,7 @@ def plan_of_size(spec: ClusterSpec, plan_of: Callable[[ClusterSpec], Plan]) -> P
     """
     Return the plan with the default size if the spec names none, or with one rank per node if more do not fit on this machine.
 
-    Ranks that nobody asked for do not share GPUs either, unless the spec says how to share them.
+    At the default size, ranks do not share GPUs, unless the spec says how to share them.
     """
     sized = with_default_size(spec)
     if sized is not spec and "share" not in spec.model_fields_set:

@@ -17,7 +17,7 @@ from compose_sim.core.request.spec import ClusterSpec
 CONTAINER_HOME = "/home/node"
 SCRATCH = "/scratch"  # the private disk of `--scratch`
 _STALL_S = 15.0
-# Libraries that would try to download, and wait, use what is in their caches.
+# Make libraries use their caches instead of waiting for a download.
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",

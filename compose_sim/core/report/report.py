@@ -325,7 +325,7 @@ class Report:
 
     @property
     def run_failed(self) -> bool:
-        """Whether the run itself did not pass, whatever checks and expectations found."""
+        """Whether the run itself did not pass, apart from checks and expectations."""
         by_judges = self.cause is not None and self.cause.kind in ("check", "coverage", "expectation")
         return self.verdict != "passed" and not by_judges
 

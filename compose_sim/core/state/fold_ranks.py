@@ -212,7 +212,7 @@ def _update_rank(state: ClusterState, event: Event, **changes: Any) -> ClusterSt
     """
     Return the state with these changes to the rank of the event. An event of an earlier round changes nothing.
 
-    The first event of a new round, of whatever kind, resets the rank: events of a rank may come before the agent reports the start.
+    The first event of a new round, of any kind, resets the rank: events of a rank may come before the agent reports the start.
     """
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     known = rank.generation if rank and rank.generation is not None else -1

@@ -155,7 +155,7 @@ def _patience(standings: tuple[Standing, ...]) -> int:
         return 1
     if all(each.waits_in.startswith("init_process_group") for each in live):
         return 1  # all ranks of the round are there
-    if any(each.waits_for_nobody for each in live) and all(each.waits_in or each.waits_for_nobody for each in live):
+    if any(each.is_deadlocked for each in live) and all(each.waits_in or each.is_deadlocked for each in live):
         return 1
     if any(not (each.steps or each.is_done) for each in live):
         return _PATIENCE_FACTOR

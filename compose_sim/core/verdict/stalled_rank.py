@@ -124,8 +124,8 @@ class Standing:
         return self.threads if self.doing == "locked" and not self.waits_for_loader else ()
 
     @property
-    def waits_for_nobody(self) -> bool:
-        """Whether the rank waits for a lock or a queue, and no other thread of the user's code or process could release it."""
+    def is_deadlocked(self) -> bool:
+        """Whether the rank waits for a lock or a queue that nothing in its process can release."""
         idle = self.doing == "locked" and not self.waits_in and not self.waits_for_loader
         return idle and not self.threads and not self.workers
 
@@ -189,7 +189,7 @@ def standing_of(rank: RankState) -> Standing:
             (int(each.get("pid", 0)), str(each.get("doing", "")), _spot(each.get("place")))
             for each in data.get("workers") or ()
         ),
-        # While the interpreter ends, no thread gets its lock.
+        # During interpreter shutdown, no thread can acquire the GIL.
         locked_in_c=bool(data.get("locked_in_c")) and rank.phase != "ended",
         steps=int(data.get("steps") or 0),
         script_ended=rank.phase == "ended",
@@ -207,7 +207,7 @@ def place_of(standing: Standing) -> tuple[str, int] | None:
 
 def _with_wait(standing: Standing, reported: str, *, in_init: bool) -> Standing:
     if standing.doing in ("stopped", "traced") or standing.locked_in_c:
-        return standing  # it does not wait for other ranks, whatever it has called
+        return standing  # it does not wait for other ranks, even if it has called a collective
     if standing.is_done and standing.recorded.pending:  # it waits for what it has issued before
         return replace(standing, waits_in=_pending(standing))
     return replace(standing, waits_in=reported or _inferred(standing, in_init=in_init) or _pending(standing))
@@ -221,7 +221,7 @@ def _pending(standing: Standing) -> str:
 
 
 def _inferred(standing: Standing, *, in_init: bool) -> str:
-    """Return the collective that a rank waits in, from its frames: for when no observer has reported one."""
+    """Infer the collective that a rank waits in from its stack, if no observer reported it."""
     at = f" ({basename(standing.spot.file)}, line {standing.spot.line})" if standing.spot else ""
     for file, _, function in reversed(standing._inner_frames):
         if file.endswith(_WRAPPER):

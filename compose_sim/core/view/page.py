@@ -74,7 +74,7 @@ def current_waits(
     for rank, each in sorted(waits.items()):
         here = together[each.key]
         expected = _expected(each, present, members.get((state.generation or 0, each.group), set()))
-        # Who waits for nobody comes first.
+        # Ranks that wait for no other come first.
         late = sorted(expected - here - each.left, key=lambda other: (other in waits, other))
         is_cut = any(phases[state.ranks[other].node] == "partitioned" for other in here)
         complete = (len(here) == each.size or bool(expected)) and not is_cut
@@ -104,7 +104,7 @@ _NOTICED_WITHIN_S = 1.0  # an agent looks at its ranks with every heartbeat
 class Hold:
     """Ranks that were held, and from when to when, in Unix seconds."""
 
-    ranks: tuple[int, ...]  # none: nobody knows who waits for whom
+    ranks: tuple[int, ...]  # none: it is not known who waits for whom
     began: float
     ended: float | None  # None if it has not ended: only what was in progress when it began was held
     is_noticed: bool = False  # whether the times are when an agent noticed it

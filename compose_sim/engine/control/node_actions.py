@@ -1,4 +1,4 @@
-"""Execute actions on nodes, whatever state the nodes are in."""
+"""Execute actions on nodes in any state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask the Docker daemon, in milliseconds: the docker command takes tens of them to start. A daemon that hangs is noticed."""
+"""Query the Docker daemon over its socket, which is quicker than the docker command, and detect a daemon that hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compose_sim.errors import DaemonError, EngineSilentError
 
 _HINT = "docker version; sudo systemctl restart docker"
 _PING_EVERY_S, _SILENT_S = 5.0, 60.0  # a run goes on without the daemon, so there is time
-_HANGS_AFTER_S = 10.0  # for who waits for an answer: a daemon may take minutes for one, but it answers a ping at once
+_HANGS_AFTER_S = 10.0  # how long a caller waits: an answer may take minutes, but a daemon answers a ping at once
 NOT_FOUND, UNDER_WAY = 404, 409  # statuses: there is no such thing, or it is being removed
 
 

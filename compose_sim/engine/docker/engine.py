@@ -101,7 +101,7 @@ class DockerEngine:
             list(pool.map(_remove_container, roles))
         was_there = mapped_folders.unmount_folders(run) or bool(roles)
         try:
-            if False in networks.values() or (was_there and not networks):  # somebody may have removed the network
+            if False in networks.values() or (was_there and not networks):  # a user may have removed the network
                 firewall.open_host(run)
         finally:  # rules without a network are removed by the next run
             for network in networks:
@@ -132,7 +132,7 @@ class DockerEngine:
         return dict(sorted(folders.items()))
 
     def forget_absent_runs(self) -> None:
-        """Remove the firewall rules and the mounts of runs whose networks somebody has removed."""
+        """Remove the firewall rules and the mounts of runs whose networks have been removed."""
         live = _runs_with_networks()
         firewall.open_host(live=live)
         for run in mapped_folders.unmount_absent(live):

@@ -18,7 +18,7 @@ from compose_sim.errors import EngineError
 
 RUN_LABEL = "composesim.run"
 ROLE_LABEL, SERVICE_LABEL = "composesim.role", "composesim.service"
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)  # what somebody who kills the docker command sends
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)  # with which a user kills the docker command
 
 
 class Exits:
@@ -34,7 +34,7 @@ class Exits:
         self._daemon = _process_of_daemon()
 
     def follow(self) -> Iterator[NodeStatus]:
-        """Yield exits until no node is running. If somebody kills the docker command, another one goes on from the last event."""
+        """Yield exits until no node is running. If the docker command is killed, another one goes on from the last event."""
         while self._running:
             events, lines = stream_lines(_events_command(self._plan.run, since_ns=self._since_ns))
             with daemon.ended_if_silent(events):
@@ -96,7 +96,7 @@ class Exits:
 
 
 def _process_of_daemon() -> int:
-    """Return the daemon's process; 0 if nobody accepts connections."""
+    """Return the daemon's process; 0 if no process accepts connections."""
     try:
         return daemon_ids()[0]
     except OSError:

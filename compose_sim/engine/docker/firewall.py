@@ -1,6 +1,6 @@
 """Close this machine to the nodes of a run, and open it again.
 
-A short-lived helper container in the daemon's network namespace does that, so that nobody needs to be root; if we are root in
+A short-lived helper container in the daemon's network namespace does that, so that the user need not be root; if we are root in
 that namespace, it takes no container.
 """
 

@@ -139,7 +139,7 @@ def _host_image_archive() -> bytes:
         # docker-init is put into /sbin, which therefore cannot be a link into the read-only /usr.
         for folder in ("dev", "etc", "home", "proc", "sbin", "sys", "tmp", "usr", "var"):
             entry = tarfile.TarInfo(folder)
-            # The tmpfs on /tmp gets the mode of this folder, whatever the mount requests, and ordinary users write to it too.
+            # The tmpfs on /tmp gets the mode of this folder, not the one that the mount requests, and ordinary users write to it too.
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             archive.addfile(entry)
         for link in ("bin", "lib", "lib64"):

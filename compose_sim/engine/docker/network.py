@@ -1,6 +1,6 @@
 """Shape the network of nodes with a short-lived helper container in each node's network namespace.
 
-Only the helper has NET_ADMIN; nodes never do. It runs the programs of this machine, whatever image the nodes use.
+Only the helper has NET_ADMIN; nodes never do. It runs the programs of this machine, with any image of the nodes.
 """
 
 from __future__ import annotations

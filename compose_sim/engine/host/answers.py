@@ -74,7 +74,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace the file in one step, so that nobody reads half of it."""
+    """Replace the file in one step, so that no reader sees half of it."""
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as opened:
         opened.write(text)

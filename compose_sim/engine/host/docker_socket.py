@@ -66,7 +66,7 @@ def request(method: str, path: str, *, waits: Callable[[], None] | None = None) 
 
 
 def daemon_ids() -> tuple[int, int, int]:
-    """Return the process, the user and the group of whoever opened the daemon's socket; raise OSError if nobody accepts connections."""
+    """Return the process, the user and the group that opened the daemon's socket; raise OSError if no process accepts connections."""
     with connected() as connection:
         process, user, group = _IDS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _IDS.size))
     return process, user, group

@@ -275,7 +275,7 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 
 def _remove_sockets(run: str) -> None:
-    """Delete the run's sockets in /tmp if we may: anybody could have made a folder of that name, and nodes of root be other users."""
+    """Delete the run's sockets in /tmp if we may: any user could have made such a folder, and root's nodes may be other users."""
     folder = Path(short_folder(run))
     with contextlib.suppress(OSError):
         if os.geteuid() in (0, folder.lstat().st_uid):

@@ -4,7 +4,7 @@
 one, and `(process id, exit code)` is written to the other when a node has ended. Process id 0 stands for a COMMAND that could not
 be executed, with the error's number instead of an exit code.
 
-SIGTERM ends all descendants. A process cannot stop being one, whatever it does to its session, environment or parent. Init
+SIGTERM ends all descendants. A process cannot stop being one, even with another session, environment or parent. Init
 exits when there are none left.
 """
 
@@ -73,7 +73,7 @@ class _Descendants:
         while children != before and self.reap():
             before, children = children, path.read_text() if path.exists() else before
             for pid in children.split():
-                with contextlib.suppress(OSError):  # nobody else reaps them, so the id is not another process's
+                with contextlib.suppress(OSError):  # no other process reaps them, so the id is not reused
                     os.kill(int(pid), signal.SIGSTOP)
 
     def _stop_tree(self, stopped: dict[int, str]) -> bool:

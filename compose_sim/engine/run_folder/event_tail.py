@@ -159,7 +159,7 @@ class EventTail:
         # Then that a node has stopped: what it wrote before is in the files by now.
         events = self._own() if self._own else []
         self._open(self._event_tails, self._found.event_files)
-        # The master last: whatever a node does in a round, the round has then been read.
+        # The master last: a round has then been read before what nodes do in it.
         for tail in sorted(self._event_tails.values(), key=lambda tail: tail.stem == "master"):
             told = 0
             while told < _MAX_AT_ONCE:

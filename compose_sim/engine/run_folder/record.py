@@ -129,7 +129,7 @@ _MAX_PRINTED = 4 << 20  # of each rank; its lines take three times as much memor
 
 def read_case(folder: Path, report: Report, *, why_not: str = "", observed: Observed | None = None) -> Case:
     """Return the case of a run: the observations, unless given, the logs and how it ended. `why_not` says why no check applies."""
-    plan = try_read_plan(str(folder))  # None if somebody deleted it
+    plan = try_read_plan(str(folder))  # None if it was deleted
     events = read_events(folder, plan)
     state = fold_all(plan, events) if plan else None
     return Case(

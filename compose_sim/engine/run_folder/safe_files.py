@@ -79,7 +79,7 @@ def give(descriptor: int, owner: tuple[int, int] | None) -> None:
 
 
 def share(descriptor: int) -> None:
-    """Let the group read a file, or whatever will be made in a folder."""
+    """Let the group read a file, or all that will be made in a folder."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     os.fchmod(descriptor, mode | (_SHARED if stat.S_ISDIR(os.fstat(descriptor).st_mode) else stat.S_IRGRP))
 
@@ -400,7 +400,7 @@ class SafeFolder:
             os.unlink(file, dir_fd=folder)
 
     def remove_tree(self, name: str) -> None:
-        """Delete whatever has this name, following no links."""
+        """Delete the file or folder of this name, following no links."""
         with suppress(FileNotFoundError), self._parent(name) as (folder, file):
             if not stat.S_ISDIR(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(file, dir_fd=folder)

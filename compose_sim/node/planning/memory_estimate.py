@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         pass
     except SystemExit as leave:
         result["problem"] = f"the script exited with status {leave.code} before its second optimizer step"
-    except BaseException as error:  # noqa: BLE001 - whatever the script raises is the answer
+    except BaseException as error:  # noqa: BLE001 - what the script raises is the answer
         text = str(error).strip().splitlines() or [""]
         result["problem"] = f"{type(error).__name__}: {text[0]}{_place(error, arguments)}"
     if "problem" in result and "buckets" not in result and not for_real:

@@ -64,7 +64,7 @@ class Observations:
                 self.path.parent.mkdir(exist_ok=True)
                 self._file = os.open(self.path, _APPEND, 0o644)
             os.write(self._file, text.encode())
-        except OSError as error:  # a full disk must not end somebody's training
+        except OSError as error:  # a full disk must not end the user's training
             if not self._has_warned:
                 print(
                     f"composesim: cannot write to {self.path} ({error.strerror}): checks will lack what this rank observes",
@@ -107,7 +107,7 @@ def encoded(value: str | Place | None) -> str:
 
 
 def encode(record: Record | str, t: float) -> str:
-    """Return the line of a record that is noted at the time `t`; what cannot be encoded must not end somebody's training."""
+    """Return the line of a record that is noted at the time `t`; what cannot be encoded must not end the user's training."""
     if isinstance(record, str):
         return f"{record}{t:.6f}}}\n"
     try:

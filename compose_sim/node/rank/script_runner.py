@@ -52,7 +52,7 @@ class UserProgram:
         os.execv(sys.executable, roles.command("rank", *self.arguments_of_python))
 
     def run(self) -> None:
-        """Run the program as Python's `__main__`; raises whatever it raises."""
+        """Run the program as Python's `__main__`; raises what it raises."""
         main = ModuleType("__main__")
         main.__builtins__ = builtins  # type: ignore[attr-defined]
         sys.modules["__main__"] = main

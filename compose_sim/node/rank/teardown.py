@@ -42,7 +42,7 @@ def let_gloo_finish() -> None:
     In torch 2.13, the last thing that such a thread does after a reduction in a backward pass is to drop a Python
     object. If another thread that holds the lock destroys the group and joins it at that moment, both wait forever: in
     5 of 12 runs of a script whose model is a local variable of `main()`, on a busy machine without composesim, but in 0
-    of 31 runs with this. A thread that sleeps while nobody holds the lock has nothing left to drop.
+    of 31 runs with this. A thread that sleeps while no thread holds the lock has nothing left to drop.
     """
     quiet = 0
     for _ in range(_MAX_POLLS):

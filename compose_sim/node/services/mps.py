@@ -42,7 +42,7 @@ def serve(control: str, folder: Path, events: EventLog) -> int:
     signal.signal(signal.SIGINT, _terminate)
     is_ours = not folder.exists()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():  # in /tmp, anybody can make it first
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():  # in /tmp, any user can make it first
         message = f"'{folder}' belongs to another user"
         print(f"composesim mps: {message}", file=sys.stderr)
         events.emit("mps", phase="failed", message=message)

@@ -2,7 +2,7 @@
 
 The master sends a nonce, the node sends its own with a MAC of both, and the master answers with another MAC. Each message
 then follows the MAC of its direction, number and text, with a key that depends on both nonces. So a replayed connection
-is refused, and so is a line that somebody else inserts, repeats or leaves out.
+is refused, and so is a line that an attacker inserts, repeats or leaves out.
 """
 
 from __future__ import annotations

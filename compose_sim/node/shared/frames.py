@@ -49,7 +49,7 @@ def describe_with_our_line(error: BaseException) -> str:
 
 
 def is_of_signal_handler(error: BaseException) -> bool:
-    """Return whether a signal handler of the script raised an exception, whatever code the signal interrupted."""
+    """Return whether a signal handler of the script raised an exception, in any code that the signal interrupted."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

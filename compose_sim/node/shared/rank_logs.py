@@ -184,7 +184,7 @@ class Echo:
             written = os.write(self._descriptor, self._pending[:_WRITE_BYTES])
         except BlockingIOError:
             return
-        except OSError:  # nobody reads our output any more, but the log files remain
+        except OSError:  # our output is no longer read, but the log files remain
             self._wanted, written = False, len(self._pending)
         del self._pending[:written]
         self._watch()

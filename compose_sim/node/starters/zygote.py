@@ -82,7 +82,7 @@ def _hand_over(request: str) -> tuple[int, None]:
 
 
 def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
-    """Start a node; raise BlockingIOError if it, or its fork server, would be one process too many."""
+    """Start a node; raise BlockingIOError if starting it or its fork server would exceed the limit of processes."""
     started, starting = os.pipe()
     child = os.fork()
     if child == 0:
@@ -94,7 +94,7 @@ def _start(request: dict[str, Any]) -> tuple[int, _NodeServer | None]:
                 return 0, server
         except BlockingIOError:
             os.write(starting, _NO_PROCESS)
-        except OSError as error:  # reported as by a shell
+        except OSError as error:  # report it as a shell would
             os.write(2, f"cannot start '{request['argv'][0]}' in '{request['folder']}': {error}\n".encode())
         os._exit(127)
     os.close(starting)

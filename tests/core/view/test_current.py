@@ -46,7 +46,7 @@ def test_ranks_wait_for_those_that_have_not_reached_the_collective() -> None:
     assert first == [KINDS.index("waiting"), "all_reduce #1", 9.0, 2.0, [2]]
 
 
-def test_a_rank_that_waits_for_nobody_is_named_before_those_that_wait_themselves() -> None:
+def test_a_rank_that_is_deadlocked_is_named_before_those_that_wait_themselves() -> None:
     pair = CurrentWait("all_reduce #3", 10.0, "1", 2, 4)
 
     assert seen(a_state(), {0: pair, 2: of_world(7), 3: of_world(7)}) == {

@@ -258,7 +258,7 @@ def _left_out(reductions: Sequence[Reduction]) -> Result | None:
     if not without or len(without) == len(ranks):
         return None
     return failed(
-        f"{ranks_text(without)} computed gradients at {len(known)} steps that no rank used: all used those of the others",
+        f"{ranks_text(without)} contributed nothing at {len(known)} steps: every rank used only the other ranks' gradients",
         fix="Reduce the gradients of all ranks with `all_reduce`, instead of sending those of one rank.",
         at=reductions[0].step.at,
         ranks=without,
@@ -341,8 +341,8 @@ def summed_in_part(optimizer: Optimizer) -> Result | None:
         f"at each of {len(steps)} steps the gradients of {these}, measured by the mean of those that {ranks_text(ranks)} "
         f"computed, are {len(ranks)} times those of {format_count(len(means), 'other parameter')}: "
         "they are added but not divided",
-        fix="Divide these as well: each bucket or tensor that is added over ranks, also the last and smallest, by the number of "
-        "ranks.",
+        fix="Also divide these. Every tensor that is summed over ranks, including the last small bucket, must be divided by the "
+        "world size.",
         at=first.at,
         ranks=ranks,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from compose_sim.core.host.host import Gpu, Inventory
 from compose_sim.errors import SpecError
 
-if TYPE_CHECKING:  # the model of a request takes longer to import than a command that only reads a run needs
+if TYPE_CHECKING:  # importing pydantic is slow, and commands that only read a run do not need it
     from compose_sim.core.request.spec import ClusterSpec
 import re
 from pathlib import PurePosixPath

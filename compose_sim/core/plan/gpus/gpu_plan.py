@@ -22,7 +22,7 @@ from compose_sim.core.plan.gpus.assignment import (
 )
 from compose_sim.core.text import format_bytes
 
-if TYPE_CHECKING:  # the model of a request takes longer to import than a command that only reads a run needs
+if TYPE_CHECKING:  # importing pydantic is slow, and commands that only read a run do not need it
     from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
 

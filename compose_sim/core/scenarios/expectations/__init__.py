@@ -20,7 +20,7 @@ class FinishedRun:
 
     events: tuple[Event, ...]
     report: Report
-    left: tuple[str, ...] | None = None  # names of what the run has left; None if nobody looked
+    left: tuple[str, ...] | None = None  # names of what the run has left; None if it was not determined
 
     def of(self, *kinds: str) -> Iterator[Event]:
         """Return the events of these kinds, in order."""

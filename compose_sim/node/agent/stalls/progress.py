@@ -59,7 +59,7 @@ class ProgressMeter:
     def __init__(self, process: int, progress: ProgressPage) -> None:
         """Measure this process, which writes this progress page."""
         self._process, self._progress = process, progress
-        self.stands_for = 0  # how many calls ago a counter of the rank advanced, whatever it has computed since
+        self.stands_for = 0  # how many calls ago a counter of the rank advanced; it may have computed since
         self._counters: dict[str, int] | None = None
         self._completed = 0
         self._work: Work | None = None

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     starter.sendall(json.dumps({"environment": dict(os.environ)}).encode() + b"\n")
     poll = select.poll()
     poll.register(starter, select.POLLIN)
-    poll.register(1, 0)  # errors only: if nobody reads the output any more, the session has ended
+    poll.register(1, 0)  # errors only: if the output is no longer read, the session has ended
     line = b""
     while not line.endswith(b"\n"):
         for descriptor, _ in poll.poll():

@@ -163,7 +163,7 @@ class SshdStarter:
             self._perform(self._ssh_sessions.request(number, environment))
 
     def _read_sshd(self) -> None:
-        """Read sshd's log, so that it never blocks; without sshd nobody can reach this node, so exit."""
+        """Read sshd's log, so that it never blocks; without sshd this node cannot be reached, so exit."""
         assert self._server.stderr is not None
         if self._server.stderr.read(1 << 16) == b"":
             print("composesim: sshd of this node has ended", file=sys.stderr)

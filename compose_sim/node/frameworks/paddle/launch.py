@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> None:
     except StartError as error:
         report(error)
         code = error.code
-    except Exception as error:  # noqa: BLE001 - whatever Paddle's launcher raises is why this node cannot start its ranks
+    except Exception as error:  # noqa: BLE001 - what Paddle's launcher raises is why this node cannot start its ranks
         traceback.print_exc()
         report(StartError(BROKEN, f"paddle.distributed.launch failed: {type(error).__name__}: {error}"))
         code = BROKEN

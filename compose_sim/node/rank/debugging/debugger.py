@@ -105,7 +105,7 @@ class _SocketFile:
         try:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(path)
-                Path(path).chmod(0o600)  # whatever the umask; nobody can connect before we listen
+                Path(path).chmod(0o600)  # with any umask; no client can connect before we listen
                 listener.listen(1)
                 self._link, _ = listener.accept()
                 self._unsent = ""

@@ -13,7 +13,7 @@ from .. import stack_signal
 from ..context import RankContext
 from ..torch_hooks import points
 
-_PATIENCE_S, _LOOK_S = 30.0, 0.02  # after that Paddle itself reports that nobody is there
+_PATIENCE_S, _LOOK_S = 30.0, 0.02  # after that Paddle itself reports that no node has come
 _STEPPING = "paddle.stepping"
 
 

@@ -47,7 +47,7 @@ def _call(context: RankContext, what: Callable[[Any], Any]) -> None:
         return
     try:
         what(recorder)
-    except Exception:  # noqa: BLE001 - this runs inside somebody's training
+    except Exception:  # noqa: BLE001 - this runs inside the user's training
         recorder.is_over = True
         context.note(RecordingStopped("failed", traceback.format_exc(), recorder.steps))
 

@@ -46,7 +46,7 @@ def _call(context: RankContext, what: Callable[[Any], Any]) -> Any:
         return None
     try:
         return what(replayer)
-    except Exception:  # noqa: BLE001 - it is recorded, whatever it is
+    except Exception:  # noqa: BLE001 - it is recorded
         context.note(ReplayFailed(traceback.format_exc()))
         replayer.end("the replay failed")
 

@@ -1,6 +1,6 @@
 """Join the batches of all ranks along the first dimension, into the batch that a single rank would have had.
 
-A batch is whatever a DataLoader gives: tensors in tuples, lists, mappings and dataclasses. Nothing is guessed: what cannot be joined
+A batch is what a DataLoader gives: tensors in tuples, lists, mappings and dataclasses. Nothing is guessed: what cannot be joined
 with certainty raises CannotJoin.
 """
 

@@ -268,7 +268,7 @@ class Replayer:
         return "tf32" if any(parameter.is_cuda for parameter in parameters_of(optimizer)) else "float32"
 
     def end(self, why: str) -> NoReturn:
-        """End the script here, whatever it would still do."""
+        """End the script here."""
         self.context.note(ReplayEnd(why, self._step))
         self.context.flush()
         if self._ended or threading.current_thread() is not threading.main_thread():

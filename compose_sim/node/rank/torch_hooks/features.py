@@ -81,7 +81,7 @@ def switch_off(feature: str, why: str) -> None:
 
 
 def raised(feature: str, what: str, traceback: str = "") -> None:
-    """Switch a feature off whose own code has raised, whatever the reason."""
+    """Switch a feature off whose own code has raised."""
     _switch_off(
         feature, f"composesim with torch {_version()}: {_without(feature)}, because its code raised {what}", traceback
     )

@@ -129,7 +129,7 @@ NAMES = (
     Private("models", _DDP, "DistributedDataParallel.will_sync_module_buffers", "count the broadcasts of buffers"),
     Private("models", _DDP, "DistributedDataParallel()._use_python_reducer", "leave the forward pass to the compiler"),
     Private("models", "torch.nn.modules.batchnorm", "_BatchNorm", "find BatchNorm of one rank"),
-    Private("profiles", "torch.autograd", "_supported_activities", "profile whatever this machine has"),
+    Private("profiles", "torch.autograd", "_supported_activities", "profile all that this machine has"),
     Private("randomness", _FETCH, "_MapDatasetFetcher.fetch", "count the random numbers of a batch"),
     Private("randomness", _FETCH, "_IterableDatasetFetcher.fetch", "count the random numbers of a batch"),
     Private("randomness", "torch.nn.modules.dropout", "_DropoutNd", "know how many numbers a model draws"),

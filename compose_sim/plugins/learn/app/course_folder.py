@@ -37,7 +37,7 @@ class LessonFolder:
 
     @property
     def own_files(self) -> dict[str, str]:
-        """The files of the course that an attempt uses: all but the script, whatever the student changed in them."""
+        """The files of the course that an attempt uses: all but the script, without the student's changes."""
         return {name: text for name, text in self.delivered.items() if name != SCRIPT}
 
 

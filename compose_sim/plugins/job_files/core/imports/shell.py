@@ -159,7 +159,7 @@ _NO_WORDS = re.compile(r"\$(@|\{@(:\d+)?\}|\{\w+\[@\]\})")  # expansions that ma
 _ESCAPED = re.compile(r"\\([$\"\\`\n])")
 UNKNOWN, _SPACE = "\ue002", "\ue003"  # the second is a space in such a text, which is one word
 _MARK, _BETWEEN = "\ue000", "\ue001"  # stand for an escaped dollar sign, and for the end of a word in "${ARRAY[@]}"
-# Variables that a scheduler or torch sets on the cluster. They stay as text; others that nobody sets are empty, as in a shell.
+# Variables that a scheduler or torch sets on the cluster. They stay as text; others that are not set are empty, as in a shell.
 _OF_THE_CLUSTER = re.compile(r"(SLURM|SKYPILOT|PET|MASTER|RANK|WORLD|LOCAL|NODE|HOSTNAME|JOB|RAY|VC)_?\w*")
 
 
