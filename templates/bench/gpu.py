@@ -6,6 +6,7 @@ composesim doctor --gpu and composesim bench --gpu run this on every rank. On a 
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -53,12 +54,8 @@ def main():
 
 def check_gpus():
     """What the driver shows this process; it ends here where that is not what was planned."""
-    sys.path.insert(0, f"{os.environ['COMPOSESIM_DIR']}/node/agent")
-    import gpu_probe
-
-    del sys.path[0]
-
-    seen = gpu_probe.visible()
+    probe = [sys.executable, f"{os.environ['COMPOSESIM_DIR']}/node/__main__.py", "gpu-probe"]
+    seen = json.loads(subprocess.run(probe, stdout=subprocess.PIPE, check=True).stdout)
     planned = [uuid.partition("-")[2].lower() for uuid in os.environ.get("COMPOSESIM_GPUS", "").split(",") if uuid]
     if sorted(seen["uuids"]) != sorted(planned):
         sys.exit(f"this rank sees {seen['uuids']} where {planned} was planned: {seen['error']}")

@@ -44,7 +44,8 @@ def test_the_wheel_carries_the_assets_under_their_names_in_the_checkout(wheel: P
     ).stdout.split()
 
     folders = [ROOT / "compose_sim" / "view" / "page", *(ROOT / "compose_sim" / "plugins").glob("*/templates")]
-    own = {str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*") if path.is_file()}
+    files = [path.relative_to(ROOT) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    own = {str(path) for path in files if "__pycache__" not in path.parts}
     assert {f"compose_sim/_assets/{name}" for name in tracked} | own <= set(ZipFile(wheel).namelist())
 
 

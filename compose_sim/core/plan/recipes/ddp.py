@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.recipes import ClusterLayout, commands, no_environment, no_ports
+from compose_sim.core.plan.recipes import ClusterLayout, no_environment, no_ports, rendezvous_commands
 from compose_sim.core.request.spec import ClusterSpec
 
 EMULATES_GPUS = True
@@ -25,12 +25,14 @@ def launcher(spec: ClusterSpec) -> str:
 
 def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the rendezvous master, with a store unless a rank opens it."""
-    return commands.master_command(cluster, serves_store=not _first_rank_listens(cluster.spec))
+    return rendezvous_commands.master_command(cluster, serves_store=not _first_rank_listens(cluster.spec))
 
 
 def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the node's agent; after `--` follows the program of each rank."""
-    return commands.node_command(cluster, cluster.spec.launcher, first_rank_listens=_first_rank_listens(cluster.spec))
+    return rendezvous_commands.node_command(
+        cluster, cluster.spec.launcher, first_rank_listens=_first_rank_listens(cluster.spec)
+    )
 
 
 def _first_rank_listens(spec: ClusterSpec) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from compose_sim.core.plan.recipes import (
     ClusterLayout,
-    commands,
     no_environment,
     no_ports,
     refuse_launcher,
+    rendezvous_commands,
 )
 from compose_sim.core.request.spec import ClusterSpec
 
@@ -38,9 +38,9 @@ def launcher(spec: ClusterSpec) -> str:
 
 def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the rendezvous master without a store."""
-    return commands.master_command(cluster, serves_store=False)
+    return rendezvous_commands.master_command(cluster, serves_store=False)
 
 
 def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the node's agent; after `--` follows the command."""
-    return commands.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)
+    return rendezvous_commands.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from compose_sim.core.plan.model import HOSTED
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.plan.recipes import ClusterLayout, commands, no_ports, refuse_launcher
-from compose_sim.core.plan.recipes.commands import option_of, switch
+from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, no_ports, refuse_launcher
+from compose_sim.core.plan.recipes.options import option_of, switch
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.text import parse_bytes
 from compose_sim.errors import SpecError
@@ -52,14 +52,16 @@ def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
             "recipe 'horovod' needs the docker engine: horovodrun reaches nodes by ssh",
             hint="composesim up --engine docker …, or without composesim: horovodrun -np 4 python train.py",
         )
-    return commands.driver_master_command(
+    return driver_commands.master_command(
         cluster, role_command(cluster.folder, "horovod-driver", *_driver_options(cluster.spec))
     )
 
 
 def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the node's agent; after `--` follows the program of each rank."""
-    return commands.driver_node_command(cluster, launcher(cluster.spec), commands.program_arguments(cluster.program))
+    return driver_commands.node_command(
+        cluster, launcher(cluster.spec), driver_commands.program_arguments(cluster.program)
+    )
 
 
 def environment(cluster: ClusterLayout) -> Mapping[str, str]:
@@ -68,7 +70,7 @@ def environment(cluster: ClusterLayout) -> Mapping[str, str]:
 
 
 def _driver_options(spec: ClusterSpec) -> tuple[str, ...]:
-    slots, uses_mpi = commands.slots_of(spec), switch(spec, "mpi")
+    slots, uses_mpi = driver_commands.slots_of(spec), switch(spec, "mpi")
     if spec.elastic_range and uses_mpi:
         raise SpecError("--elastic and --mpi exclude each other: Horovod needs gloo for it", hint="leave --mpi out")
     fewest, most = (sum(sorted(slots)[:count]) for count in spec.elastic_range or (0, 0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compose_sim.core.plan.recipes import ClusterLayout, commands, no_ports, refuse_launcher
+from compose_sim.core.plan.recipes import ClusterLayout, no_ports, refuse_launcher, rendezvous_commands
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
@@ -37,12 +37,12 @@ def launcher(spec: ClusterSpec) -> str:
 
 def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the rendezvous master without a store."""
-    return commands.master_command(cluster, serves_store=False)
+    return rendezvous_commands.master_command(cluster, serves_store=False)
 
 
 def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the node's agent; after `--` follows the program of each rank."""
-    return commands.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)
+    return rendezvous_commands.node_command(cluster, launcher(cluster.spec), first_rank_listens=True)
 
 
 def environment(cluster: ClusterLayout) -> Mapping[str, str]:

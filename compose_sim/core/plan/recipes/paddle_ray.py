@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.plan.recipes import ClusterLayout, commands, paddle, ray
+from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, paddle, ray
 
 EMULATES_GPUS = False
 RUNS_COMMANDS = False
@@ -25,6 +25,6 @@ environment, ports = ray.environment, ray.ports
 
 def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start the driver of Ray, which checks for Paddle first."""
-    return commands.driver_master_command(
+    return driver_commands.master_command(
         cluster, role_command(cluster.folder, "paddle-driver", *ray.driver_options(cluster))
     )

@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from compose_sim.core.plan.model import TOKEN, PlannedPort, short_folder
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.plan.recipes import ClusterLayout, commands, refuse_launcher
-from compose_sim.core.plan.recipes.commands import switch, whole_number
+from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, refuse_launcher
+from compose_sim.core.plan.recipes.options import switch, whole_number
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
@@ -37,7 +37,7 @@ def launcher(spec: ClusterSpec) -> str:
     """Return `command`: a node runs one process of Ray. Raise SpecError if the user asked for ranks."""
     hint = "leave --launcher out, or run a torch.distributed script with the recipe 'ddp'"
     refuse_launcher(spec, "Ray starts its workers itself", hint=hint)
-    if any(slots != 1 for slots in commands.slots_of(spec)):
+    if any(slots != 1 for slots in driver_commands.slots_of(spec)):
         raise SpecError(
             "Ray nodes have no ranks: Ray starts as many workers as it needs",
             hint="leave --nproc-per-node out; to set how many CPUs Ray counts: composesim up --recipe ray --option cpus=4 …",
@@ -47,7 +47,7 @@ def launcher(spec: ClusterSpec) -> str:
 
 def master_command(cluster: ClusterLayout) -> tuple[str, ...]:
     """Start Ray's head, which runs the script when all nodes have registered."""
-    return commands.driver_master_command(cluster, role_command(cluster.folder, "ray-driver", *driver_options(cluster)))
+    return driver_commands.master_command(cluster, role_command(cluster.folder, "ray-driver", *driver_options(cluster)))
 
 
 def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def node_command(cluster: ClusterLayout) -> tuple[str, ...]:
         *("--memory", ",".join(map(str, memory))),
         *_common_options(cluster),
     )
-    return commands.driver_node_command(cluster, launcher(spec), member)
+    return driver_commands.node_command(cluster, launcher(spec), member)
 
 
 def driver_options(cluster: ClusterLayout) -> tuple[str, ...]:

@@ -195,7 +195,7 @@ warnings.simplefilter("always")
 import torch, torch.distributed as dist
 
 def show(message, category, filename, lineno, *rest):
-    if "torch_hooks" in filename or filename.endswith(("train.py", "<string>")):
+    if "torch_hooks" in filename or filename.endswith(("script.py", "<string>")):
         print("WARNED", lineno, category.__name__, str(message)[:60], flush=True)
 
 warnings.showwarning = show
