@@ -12,7 +12,7 @@ LOCK=requirements-dev.txt
 TOOLS=(uv==0.13.* cyclonedx-bom==7.* twine==6.*)
 PURE=(tests/core tests/templates tests/test_architecture.py tests/engine/run_folder tests/cli/test_console.py tests/cli/views)
 NOT_PURE=(
-    --deselect tests/core/scenarios/test_scenario_file.py::test_the_published_schema_is_that_of_the_code # that of the locked pydantic
+    --deselect tests/core/scenarios/test_scenario.py::test_the_published_schema_is_that_of_the_code # that of the locked pydantic
     --deselect tests/engine/run_folder/test_safe_files.py::test_up_ends_with_an_error_and_a_hint_in_a_linked_run_folder # needs torch
     --deselect tests/test_architecture.py::test_plan_imports_nothing_that_only_runs_and_reports_need # needs torch
 )

@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import composesim as api
@@ -100,6 +100,13 @@ ANYWHERE = [
     ("fault", "kill", "--help"),
     ("learn", "run", "--help"),
 ]
+
+
+def offered(lists_of_words: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the lists whose verb is there: one of a plug-in may have been deleted (`make without`)."""
+    return [words for words in lists_of_words if words[0] in VERBS or words[0].startswith("-")]
+
+
 _noted: list[str] | None = None
 _below = ""
 
@@ -164,7 +171,7 @@ def run(*words: str, folder: Path, below: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "words", [*((verb, *words) for verb, words in VERBS_OF_PROJECTS.items()), *OTHER_WORDS], ids=" ".join
+    "words", offered([*((verb, *words) for verb, words in VERBS_OF_PROJECTS.items()), *OTHER_WORDS]), ids=" ".join
 )
 def test_every_verb_refuses_before_it_reads_anything(
     words: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -196,20 +203,22 @@ def test_every_engine_refuses_before_it_is_asked(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("plan", "-f", "{project}/composesim.yaml"),
-        ("plan", "{project}/train.py"),
-        ("plan", "{link}/train.py"),
-        ("plan", "-f", "{link}/composesim.yaml"),
-        ("play", "{project}/loss.yaml", "train.py"),
-        ("render", "{project}/rendered", "train.py"),
-        ("report", f"{{project}}/{RUN}"),
-        ("view", f"{{link}}/{RUN}"),
-        ("--runs-dir", "{project}", "plan", "train.py"),
-        ("init", "{project}"),
-        ("learn", "init", "{link}"),
-        ("learn", "grade", "{project}"),
-    ],
+    offered(
+        [
+            ("plan", "-f", "{project}/composesim.yaml"),
+            ("plan", "{project}/train.py"),
+            ("plan", "{link}/train.py"),
+            ("plan", "-f", "{link}/composesim.yaml"),
+            ("play", "{project}/loss.yaml", "train.py"),
+            ("render", "{project}/rendered", "train.py"),
+            ("report", f"{{project}}/{RUN}"),
+            ("view", f"{{link}}/{RUN}"),
+            ("--runs-dir", "{project}", "plan", "train.py"),
+            ("init", "{project}"),
+            ("learn", "init", "{link}"),
+            ("learn", "grade", "{project}"),
+        ]
+    ),
     ids=" ".join,
 )
 def test_a_project_that_is_named_from_elsewhere_is_refused(
@@ -268,7 +277,7 @@ def test_a_part_that_belongs_to_another_user_counts(
     assert f"{REFUSAL} '{part}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ANYWHERE, ids=" ".join)
+@pytest.mark.parametrize("words", offered(ANYWHERE), ids=" ".join)
 def test_help_works_in_every_project(
     words: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,8 @@ def test_a_release_has_project_urls_and_absolute_links_to_files_that_exist(tmp_p
     assert {link for link in links if not link.startswith(f"{REPOSITORY}/")} == {REPOSITORY}
     files = [file for link in links for file in re.findall(r"/(?:blob|raw)/v0\.1\.0/([^#]+)", link)]
     assert len(files) > 20
-    assert [file for file in files if not (ROOT / file).exists()] == []
+    pages = {file for file in files if not file.startswith("docs/plugins/")}  # those of a plug-in may have been deleted
+    assert [file for file in files if file in pages and not (ROOT / file).exists()] == []
     assert f"({REPOSITORY}/raw/v0.1.0/docs/pictures/run.svg)" in (tmp_path / "README.md").read_text()
     assert "scripts" in project
 
