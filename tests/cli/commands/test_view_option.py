@@ -8,8 +8,11 @@ import re
 import secrets
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from queue import SimpleQueue
 
 import pytest
 
@@ -74,6 +77,23 @@ def test_the_page_of_a_detached_run_outlives_the_command_and_ends_with_the_run(w
         time.sleep(0.05)
 
 
+def lines_of(terminal: int) -> Iterator[str]:
+    """Return the lines of a terminal. A thread reads it all the time: composesim would wait for a reader if it were full."""
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        rest = b""
+        with suppress(OSError):  # the last process that writes to it has ended
+            while data := os.read(terminal, 1 << 16):
+                *complete, rest = (rest + data).split(b"\n")
+                for line in complete:
+                    lines.put(line.decode(errors="replace") + "\n")
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(lines.get, "")
+
+
 @pytest.mark.parametrize("verb", ["up", "check", "play"])
 def test_the_page_is_held_on_a_terminal_until_ctrl_c_and_the_exit_code_stays(waiting_ranks: Live, verb: str) -> None:
     waiting_ranks.project.write("two.yaml", SCENARIO)
@@ -91,13 +111,14 @@ def test_the_page_is_held_on_a_terminal_until_ctrl_c_and_the_exit_code_stays(wai
         stderr=terminal,
     )
     os.close(terminal)
-    with os.fdopen(ours, errors="replace") as output:
-        page = first_page(iter(output.readline, ""))
-        waiting_ranks.tell(0, "0")
-        waiting_ranks.tell(1, "3")
-        next(line for line in iter(output.readline, "") if f"{page.place}/#token={page.token}" in line)
-        (*_, last) = page.messages()  # served after the end of the run
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 1
+    lines = lines_of(ours)
+    page = first_page(lines)
+    waiting_ranks.tell(0, "0")
+    waiting_ranks.tell(1, "3")
+    next(line for line in lines if f"{page.place}/#token={page.token}" in line)
+    (*_, last) = page.messages()  # served after the end of the run
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 1
+    os.close(ours)
 
     assert (last["now"]["is_over"], last["now"]["verdict"], is_served(page)) == (True, "failed", False)
