@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from tests.zoo.runner import examples, run_examples
 
 RESULTS, PAGE = (Path(__file__).with_name(f"gpu-zoo.{kind}") for kind in ("json", "md"))
@@ -82,7 +82,10 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"| {head} |",
         f"|---{'|---' * len(results)}|",
-        *(f"| {' | '.join([check, *(_share(each, check + '/') for each in results.values())])} |" for check in IDS),
+        *(
+            f"| {' | '.join([check, *(_share(each, check + '/') for each in results.values())])} |"
+            for check in CHECK_IDS
+        ),
         f"| {' | '.join(['all', *(_share(each, '') for each in results.values())])} |",
         "",
         "## Differences",

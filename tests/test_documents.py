@@ -23,7 +23,7 @@ from compose_sim.cli import VERBS
 from compose_sim.cli.commands.cmd_check import command as check
 from compose_sim.core.checks.run import BY_ID
 from compose_sim.core.events.events import KINDS, READ_FROM_LOGS
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from compose_sim.node.records import KINDS as RECORDS
 from tests.builders import ROOT
 
@@ -146,9 +146,9 @@ def test_every_kind_of_event_is_described() -> None:
 
 
 def test_every_check_has_a_page_and_every_page_a_check() -> None:
-    assert sorted(path.stem for path in PAGES) == sorted(IDS)
+    assert sorted(path.stem for path in PAGES) == sorted(CHECK_IDS)
     listed = re.findall(r"^\| \[`([a-z-]+)`\]\(checks/\1\.md\)", (DOCS / "checks.md").read_text(), re.MULTILINE)
-    assert tuple(listed) == IDS
+    assert tuple(listed) == CHECK_IDS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from scripts.matrix import read_results
 from scripts.matrix_page import PAGE, Row, read_rows, table_lines, with_table, write_row
 from tests.builders import ROOT
@@ -37,7 +37,7 @@ def test_every_entry_lists_tests_that_can_run_without_an_engine() -> None:
 def test_a_wrong_script_of_each_check_is_listed() -> None:
     listed = [entry.partition("[")[2] for entry in entries() if entry.startswith(ZOO)]
 
-    assert {name.partition("/")[0] for name in listed if "/broken_" in name} == set(IDS)
+    assert {name.partition("/")[0] for name in listed if "/broken_" in name} == set(CHECK_IDS)
 
 
 def test_the_page_shows_the_latest_results() -> None:

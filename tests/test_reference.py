@@ -6,7 +6,7 @@ import pytest
 
 from compose_sim.core.plan.recipes import BUILT_IN
 from compose_sim.core.request.flags import options_of
-from compose_sim.core.request.names import BUILT_IN as SERVICES
+from compose_sim.core.request.names import SERVICE_NAMES as SERVICES
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 from scripts.write_reference import FILES
 from tests.builders import ROOT

@@ -27,7 +27,7 @@ from compose_sim.engine.run_folder.record import read_observed, report_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 from compose_sim.node.shared.progress_page import ProgressPage, WaitIn
 
-_MAX_BYTES_WAITS = 1 << 16  # a page has fewer
+_MAX_PAGE_BYTES = 1 << 16  # a page has fewer
 
 
 class RankWaits:
@@ -80,7 +80,7 @@ class RankWaits:
         with suppress(OSError, UnsafeFileError):
             if name not in self._opened:
                 self._opened[name] = self._files.open_file(name)
-            return os.pread(self._opened[name], _MAX_BYTES_WAITS, 0)
+            return os.pread(self._opened[name], _MAX_PAGE_BYTES, 0)
         return b""
 
 

@@ -11,7 +11,7 @@ import time
 from difflib import get_close_matches
 from pathlib import Path
 
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from tests.zoo.runner import KINDS, Example, Outcome, examples, read_example, run_examples
 
 
@@ -47,8 +47,8 @@ def _chosen(what: list[str]) -> list[Example]:
     """Return the scripts of the named checks or paths; all scripts if nothing is named."""
     ids = [word for word in what if not word.endswith(".py")]
     for word in ids:
-        if word not in IDS:
-            near = get_close_matches(word, IDS, n=1)
+        if word not in CHECK_IDS:
+            near = get_close_matches(word, CHECK_IDS, n=1)
             sys.exit(f"there is no check named '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
     scripts = [read_example(Path(word).resolve()) for word in what if word.endswith(".py")]
     return scripts + (examples(ids) if ids or not scripts else [])
@@ -83,7 +83,7 @@ def _print_table(outcomes: list[Outcome]) -> None:
     """Print precision and recall for each check, and the time that its scripts took."""
     print(f"\n{'check':<22} scripts  precision  recall  seconds")
     totals = [0, 0, 0]
-    for name in IDS:
+    for name in CHECK_IDS:
         true = sum(name in outcome.said & outcome.example.expects for outcome in outcomes)
         false = sum(name in outcome.false_alarms for outcome in outcomes)
         missed = sum(name in outcome.missed for outcome in outcomes)

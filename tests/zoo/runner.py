@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compose_sim.core.checks.run import BROKEN
 from compose_sim.core.report.report import Report
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 
 ZOO = Path(__file__).parent
 KINDS = ("broken", "right", "hard")
@@ -78,8 +78,8 @@ class Outcome:
 
 
 def examples(ids: Sequence[str] = ()) -> list[Example]:
-    """Return the scripts of these checks, or of all, in the order of IDS; raise ValueError for an invalid script."""
-    chosen = [name for name in IDS if not ids or name in ids]
+    """Return the scripts of these checks, or of all, in the order of CHECK_IDS; raise ValueError for an invalid script."""
+    chosen = [name for name in CHECK_IDS if not ids or name in ids]
     return [read_example(path) for name in chosen for path in sorted((ZOO / name).glob("*.py"))]
 
 
@@ -92,7 +92,7 @@ def read_example(path: Path) -> Example:
         raise ValueError(f"'{path.name}' is none of {', '.join(f'{kind}_….py' for kind in KINDS)}")
     if (kind == "broken") != bool(expects):
         raise ValueError(f"{path.parent.name}/{path.name}: a broken script, and no other, has a line '# expects: ID'")
-    unknown = (expects | also) - set(IDS)
+    unknown = (expects | also) - set(CHECK_IDS)
     if unknown:
         raise ValueError(f"{path.parent.name}/{path.name}: there is no check named {', '.join(sorted(unknown))}")
     return Example(

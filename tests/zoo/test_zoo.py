@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from tests.zoo.runner import ZOO, Example, examples, fits, read_example, run_example
 
 # Where the first in alphabetical order takes a minute or more.
@@ -26,7 +26,7 @@ _SHARDED = ("matches-single/hard_sharded_layers", "matches-single/hard_tensor_pa
 def _sample() -> list[Example]:
     """Return one script of each check and kind, which `make test` can afford, and a few more."""
     sample = []
-    for name in IDS:
+    for name in CHECK_IDS:
         for kind in ("broken", "hard"):
             scripts = [example for example in examples([name]) if example.kind == kind]
             sample += sorted(scripts, key=lambda example: example.name not in _QUICKER)[:1]
@@ -46,7 +46,7 @@ def test_a_script_is_judged_rightly(example: Example) -> None:
     assert outcome.false_alarms == frozenset(), "\n".join(outcome.details)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", CHECK_IDS)
 def test_each_check_has_wrong_right_and_hard_scripts(name: str) -> None:
     kinds = [example.kind for example in examples([name])]
 
@@ -57,7 +57,7 @@ def test_each_check_has_wrong_right_and_hard_scripts(name: str) -> None:
 def test_every_folder_is_a_checks_and_every_script_a_proper_one() -> None:
     folders = [path for path in ZOO.iterdir() if path.is_dir() and path.name not in ("__pycache__", "site-packages")]
 
-    assert {path.name for path in folders} == set(IDS)
+    assert {path.name for path in folders} == set(CHECK_IDS)
     for path in (path for folder in folders for path in folder.glob("*.py")):
         read_example(path)
 

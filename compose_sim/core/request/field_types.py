@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from compose_sim.core.network.links import check_links
-from compose_sim.core.request.names import BUILT_IN, IDS, RUN_NAME, check_service, parse_gpus, unknown_check
+from compose_sim.core.request.names import CHECK_IDS, RUN_NAME, SERVICE_NAMES, check_service, parse_gpus, unknown_check
 from compose_sim.core.text import format_bytes, parse_bytes, parse_seconds
 
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -178,10 +178,10 @@ Links = Annotated[
 CheckIds = Annotated[
     tuple[Annotated[str, AfterValidator(_check_id)], ...],
     BeforeValidator(_comma_separated),
-    WithJsonSchema({"anyOf": [{"type": "array", "items": {"enum": [*IDS]}}, {"type": "string"}]}),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"enum": [*CHECK_IDS]}}, {"type": "string"}]}),
 ]
 Services = Annotated[
     tuple[Annotated[str, AfterValidator(check_service)], ...],
     BeforeValidator(_comma_separated),
-    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "examples": [[*BUILT_IN]]}),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "examples": [[*SERVICE_NAMES]]}),
 ]

@@ -9,7 +9,7 @@ from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import SpecError
 
 # Causes come before their consequences. `core/checks/run.py` lists the checks in the same order.
-IDS = (
+CHECK_IDS = (
     "hang",
     "collective-mismatch",
     "rank-confusion",
@@ -39,24 +39,24 @@ IDS = (
 
 
 def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ids of the chosen checks, in the order of IDS."""
-    return tuple(name for name in IDS if (not only or name in only) and name not in skip)
+    """Return the ids of the chosen checks, in the order of CHECK_IDS."""
+    return tuple(name for name in CHECK_IDS if (not only or name in only) and name not in skip)
 
 
 def known_check(name: str) -> str:
     """Return the id; raise SpecError that suggests the nearest one if it does not exist."""
     problem = unknown_check(name)
     if problem:
-        raise SpecError(problem, hint=f"composesim check --explain {nearest(name, IDS) or IDS[0]}")
+        raise SpecError(problem, hint=f"composesim check --explain {nearest(name, CHECK_IDS) or CHECK_IDS[0]}")
     return name
 
 
 def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
-    return "" if name in IDS else f"there is no check '{name}'{did_you_mean(name, IDS)}"
+    return "" if name in CHECK_IDS else f"there is no check '{name}'{did_you_mean(name, CHECK_IDS)}"
 
 
-WORDS = ("auto", "none", "all", "emulated")
+GPU_WORDS = ("auto", "none", "all", "emulated")
 _GPU = re.compile(r"[0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z/-]+")
 
 
@@ -66,11 +66,11 @@ def parse_gpus(value: Any) -> Any:
     if not all(isinstance(entry, str | int) and not isinstance(entry, bool) for entry in entries):
         return value
     named = [word.strip() for entry in entries for word in str(entry).split(",") if word.strip()]
-    if len(named) == 1 and named[0] in WORDS:
+    if len(named) == 1 and named[0] in GPU_WORDS:
         return named[0]
     wrong = next((name for name in named if not _GPU.fullmatch(name)), None if named else str(value))
     if wrong is not None:
-        raise ValueError(f"'{wrong}' is not {', '.join(WORDS)}, the number of a GPU (0) or its UUID (GPU-…)")
+        raise ValueError(f"'{wrong}' is not {', '.join(GPU_WORDS)}, the number of a GPU (0) or its UUID (GPU-…)")
     if len(set(named)) < len(named):
         raise ValueError(f"'{','.join(named)}' names a GPU twice")
     return ",".join(named)
@@ -80,16 +80,16 @@ RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
 
 # Name -> what VALUE is, or "" if the service takes none; in the order in which links are printed.
-VALUES = {"jupyter": "", "tensorboard": "a folder of event files", "prometheus": "an image", "grafana": "an image"}
-BUILT_IN = tuple(VALUES)
+SERVICES = {"jupyter": "", "tensorboard": "a folder of event files", "prometheus": "an image", "grafana": "an image"}
+SERVICE_NAMES = tuple(SERVICES)
 
 
 def check_service(text: str) -> str:
     """Return `text` if it is a valid `NAME` or `NAME=VALUE`; raise ValueError otherwise."""
     name, equals, value = text.partition("=")
-    if name not in VALUES:
-        raise ValueError(f"there is no service '{name}'{did_you_mean(name, BUILT_IN)}")
-    takes = VALUES[name]
+    if name not in SERVICES:
+        raise ValueError(f"there is no service '{name}'{did_you_mean(name, SERVICE_NAMES)}")
+    takes = SERVICES[name]
     if equals and not (takes and value):
         raise ValueError(f"'{text}': {name} takes {takes or 'no value'}" + (" after the =" if takes else ""))
     return text

@@ -1,5 +1,6 @@
 """Read the values of a YAML text, or of a table in pyproject.toml, with their lines.
 
+In YAML, scalars stay text, and `${NAME}` is filled in.
 A key that is given twice and a variable that is not set are errors. An empty scalar means "not given".
 """
 
@@ -24,10 +25,8 @@ _REFERENCE = re.compile(
 )
 DEEPEST = 8  # a spec has three levels; an alias that contains itself has no end
 _DEEPEST_OF_OTHERS = 32  # a pod in a TrainJob's runtime has about 15
-_MAX_VALUES, _MAX_CHARACTERS = (
-    100_000,
-    16 << 20,
-)  # of values; with aliases of aliases, a small text can expand to any size
+# With aliases of aliases, a small text can expand to any size.
+_MAX_VALUES, _MAX_CHARACTERS = 100_000, 16 << 20
 _ABSENT = object()
 
 

@@ -26,7 +26,7 @@ from compose_sim.core.plan.model import HIDDEN
 from compose_sim.engine.project_owner import is_trusted
 from compose_sim.errors import SpecError
 
-_SAFE_FOLDER_REMOVAL = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_folder(name: str, above: int) -> None:
@@ -61,7 +61,7 @@ def _remove_files(folder: int) -> list[str]:
 
 @contextmanager
 def _opened(name: str, above: int) -> Iterator[int]:
-    folder = os.open(name, _SAFE_FOLDER_REMOVAL, dir_fd=above)
+    folder = os.open(name, _OPEN_FOLDER, dir_fd=above)
     try:
         yield folder
     finally:

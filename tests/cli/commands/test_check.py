@@ -15,7 +15,7 @@ import xmlschema
 from compose_sim.cli.views.report import check_verdict, result_lines
 from compose_sim.core.checks import Result, failed, not_applicable, passed, warned
 from compose_sim.core.report.report import Cause, Coverage, Report, Timings
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from tests import builders
 from tests.builders import ROOT
 from tests.cli.conftest import Project
@@ -51,7 +51,7 @@ def a_report(*results: Result, verdict: str = "passed", coverage: Coverage | Non
         verdict=verdict,
         coverage=coverage,
         cause=None if verdict == "passed" else cause,
-        checks=tuple(replace(result, id=name).to_report() for name, result in zip(IDS, results, strict=False)),
+        checks=tuple(replace(result, id=name).to_report() for name, result in zip(CHECK_IDS, results, strict=False)),
         world_size=4,
         timings=Timings(total_s=2.0),
     )
@@ -106,7 +106,7 @@ def test_it_runs_on_all_ranks_and_tells_each_check(project: Project) -> None:
 
     lines = done.stdout.splitlines()
     assert sorted(line.partition("| ")[2] for line in lines if line.startswith("node-")) == ["0 0", "1 1", "2 0", "3 1"]
-    assert [line.split()[1] for line in lines if line[:2] in ("✔ ", "✘ ", "! ", "– ")][:-1] == list(IDS)
+    assert [line.split()[1] for line in lines if line[:2] in ("✔ ", "✘ ", "! ", "– ")][:-1] == list(CHECK_IDS)
     assert lines[-1].startswith("✘ inconclusive  nothing distributed was seen")
     assert done.returncode == 3
     xmlschema.validate(project.folder / "out" / "junit.xml", ROOT / "tests" / "core" / "report" / "junit-10.xsd")

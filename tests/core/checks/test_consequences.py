@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, WARNED, Case, failed, warned
 from compose_sim.core.checks.run import CHECKS, confirmed, first_cause, run_checks
-from compose_sim.core.request.names import IDS
+from compose_sim.core.request.names import CHECK_IDS
 from compose_sim.node.records.gradients import ParameterNames
 from compose_sim.node.records.process_groups import ProcessGroup
 from tests.core.checks.rules.cluster import case
@@ -41,9 +41,9 @@ def test_a_warning_that_each_rank_is_right_does_not_follow_from_replicas_that_di
 
 
 def test_every_check_has_one_first_cause_even_if_all_fail() -> None:
-    assert {name for each in CHECKS for name in (each.id, *each.may_follow)} <= set(IDS)
-    for name in IDS:
-        assert first_cause(first_cause(name, set(IDS)), set(IDS)) == ""
+    assert {name for each in CHECKS for name in (each.id, *each.may_follow)} <= set(CHECK_IDS)
+    for name in CHECK_IDS:
+        assert first_cause(first_cause(name, set(CHECK_IDS)), set(CHECK_IDS)) == ""
 
 
 def test_a_passed_check_follows_from_nothing() -> None:
@@ -88,4 +88,4 @@ def test_parameters_have_the_names_that_the_script_gives_them() -> None:
 
 
 def test_every_check_is_listed_once_in_the_order_of_ids() -> None:
-    assert tuple(each.id for each in CHECKS) == IDS
+    assert tuple(each.id for each in CHECKS) == CHECK_IDS

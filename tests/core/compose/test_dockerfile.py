@@ -19,7 +19,7 @@ from compose_sim.core.compose.dockerfile import (
     render_dockerfile,
 )
 from compose_sim.core.plan.services import load_service
-from compose_sim.core.request.names import BUILT_IN
+from compose_sim.core.request.names import SERVICE_NAMES
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 
@@ -126,7 +126,7 @@ def test_compilers_are_in_the_twin_of_a_base(base: str, compilers: str) -> None:
 
 def test_images_of_others_are_named_by_digest() -> None:
     """All but the one that is rebuilt under its tag with each security fix."""
-    own = {name: image for name in BUILT_IN if (image := getattr(load_service(name), "IMAGE", ""))}
+    own = {name: image for name in SERVICE_NAMES if (image := getattr(load_service(name), "IMAGE", ""))}
     bases = {contents.base for contents in RECIPES.values()}
 
     assert own.keys() == {"prometheus", "grafana"}

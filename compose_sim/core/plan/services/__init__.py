@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from compose_sim.core.plan.model import Mount, PlannedService
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.request.names import BUILT_IN
+from compose_sim.core.request.names import SERVICE_NAMES
 
 FILES = "services"  # folder of the configuration files, in the run's folder
 
@@ -53,10 +53,10 @@ def load_service(name: str) -> Service:
 
 
 def requested_services(texts: Iterable[str]) -> dict[str, str]:
-    """Return name -> value of the services and of those that they depend on, in the order of BUILT_IN."""
+    """Return name -> value of the services and of those that they depend on, in the order of SERVICE_NAMES."""
     given = {name: value for name, _, value in (text.partition("=") for text in texts)}
     needed = {need for name in given for need in load_service(name).NEEDS}
-    return {name: given.get(name, "") for name in BUILT_IN if name in given or name in needed}
+    return {name: given.get(name, "") for name in SERVICE_NAMES if name in given or name in needed}
 
 
 def needed_packages(texts: Iterable[str]) -> dict[str, str]:

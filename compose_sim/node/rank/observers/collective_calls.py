@@ -28,7 +28,7 @@ _SAME = {  # other names of the same collective
     "_reduce_scatter_base": "reduce_scatter_tensor",
 }
 GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
-_MAX_NUMBERS = 8  # numbers: a metric
+_MAX_METRIC = 8  # numbers
 _PEERS = {"all_gather": "tensor_list", "gather": "gather_list", "scatter": "scatter_list"}
 _OF_GROUPS, _KNOWN = "collectives.of_groups", "collectives.known"
 _Value = Callable[[str], Any]
@@ -103,7 +103,7 @@ def look_closer(_: RankContext, call: TorchCall) -> str:
     has_gradient = own.grad_fn is not None and torch.is_grad_enabled()
     loses = name in GATHERS and own.dim() > 1 and has_gradient
     values = (
-        map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _MAX_NUMBERS and not own.is_complex() else ()
+        map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _MAX_METRIC and not own.is_complex() else ()
     )
     found = {"values": tuple(values), "detaches": bool(loses), "through": bool(name == "all_reduce" and has_gradient)}
     return f",{to_json({**found, 'by_fsdp': _is_called_by_fsdp()})[1:-1]}"

@@ -11,7 +11,7 @@ from typing import Any
 from ...records.gradients import ParameterNames
 from ..context import RankContext
 
-_MAX_PARAMETERS = 2000  # parameters
+_MAX_PARAMETERS = 2000
 
 
 def note_names(context: RankContext, index: int, numbered: dict[str, Any]) -> None:

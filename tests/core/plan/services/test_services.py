@@ -15,7 +15,7 @@ from compose_sim.core.plan.model import Plan, PlannedPort, plan_from_dict
 from compose_sim.core.plan.ports import choose_ports
 from compose_sim.core.plan.services import load_service, requested_services
 from compose_sim.core.report.report import PublishedService, link, login, published_services, tunnel
-from compose_sim.core.request.names import BUILT_IN
+from compose_sim.core.request.names import SERVICE_NAMES
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from tests.builders import ROOT, a_host, a_plan, no_docker
 
@@ -137,12 +137,12 @@ def test_images_and_folders_can_be_named() -> None:
     assert "shared:/composesim/shared,project:/home/ada/project/lightning_logs" in plan.services[0].command
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", SERVICE_NAMES)
 def test_a_service_says_what_it_takes_and_opens(name: str) -> None:
     service = load_service(name)
     plan = a_plan(**{**ALL, "with": [name]})
 
-    assert set(service.NEEDS) <= set(BUILT_IN)
+    assert set(service.NEEDS) <= set(SERVICE_NAMES)
     own = next(each for each in plan.services if each.name == name)
     assert [port.name for port in own.ports] == [name]
     assert "{token}" in own.ports[0].path + own.ports[0].login

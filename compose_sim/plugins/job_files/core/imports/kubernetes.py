@@ -203,9 +203,6 @@ def read_volcano(job: Object, others: Sequence[YamlText]) -> None:
         require_python(job, pod)
 
 
-_POD_DRIVERS = ("template", "spec")
-
-
 def read_mpijob(job: Object, others: Sequence[YamlText]) -> None:
     """Take an MPIJob: the workers are nodes, and the launcher's command names the script."""
     roles = ("spec", "mpiReplicaSpecs")
@@ -216,10 +213,10 @@ def read_mpijob(job: Object, others: Sequence[YamlText]) -> None:
     job.take("nodes", nodes, *roles, "Worker", "replicas")
     slots = job.number("spec", "slotsPerWorker", least=1) or 1
     _take_policy_of_driver(job, "spec", "runPolicy")
-    worker = read_pod(job, (*roles, "Worker", *_POD_DRIVERS))
+    worker = read_pod(job, (*roles, "Worker", *_POD))
     if worker.words:
         job.note("ignored", "the launcher's command names the script", *worker.command)
-    launcher = read_pod(job, (*roles, "Launcher", *_POD_DRIVERS), with_resources=False)
+    launcher = read_pod(job, (*roles, "Launcher", *_POD), with_resources=False)
     worker.calls, worker.command, worker.words = launcher.calls, launcher.command, launcher.words
     finish(job, worker, Cluster(nodes=nodes, gpus=worker.gpus, ranks=slots))
     require_python(job, worker)
@@ -268,8 +265,8 @@ def _read_ray_cluster(job: Object, *path: str) -> None:
     job.take("nodes", nodes, *groups[0], "replicas")
     if job.text(*path, "enableInTreeAutoscaling") == "true" and least < most:
         job.take("elastic", f"{max(1, least)}:{most}", *groups[0], "minReplicas")
-    own = read_pod(job, (*groups[0], *_POD_DRIVERS), "ray-worker")
-    image, here = job.peek(*head, *_POD_DRIVERS, "containers", 0, "image"), job.draft.values.get("image")
+    own = read_pod(job, (*groups[0], *_POD), "ray-worker")
+    image, here = job.peek(*head, *_POD, "containers", 0, "image"), job.draft.values.get("image")
     if groups == [head]:
         pass
     elif image and image != here:
@@ -277,7 +274,7 @@ def _read_ray_cluster(job: Object, *path: str) -> None:
     else:
         job.note("ignored", "the head is the master of the run, which has no limits", *head)
     for at in groups[1:]:
-        job.note("changed", f"nodes are equal here: like {dotted(groups[0])}", *at, *_POD_DRIVERS)
+        job.note("changed", f"nodes are equal here: like {dotted(groups[0])}", *at, *_POD)
     take_gpus(job.draft, own.gpus, dotted(own.gpus_at), job.line(*own.gpus_at))
 
 
