@@ -32,6 +32,11 @@ def node_code() -> Path:
     return _PACKAGE / "node"
 
 
+def plug_ins_code() -> dict[str, Path]:
+    """Return the folders of plug-ins with code that runs inside nodes, by name."""
+    return {folder.parent.name: folder.parent for folder in sorted((_PACKAGE / "plugins").glob("*/node"))}
+
+
 def is_checkout() -> bool:
     """Return whether the package is in a checkout, not in a wheel."""
     # An editable install also copies the assets into site-packages. Those copies go stale, so the checkout wins.

@@ -106,7 +106,7 @@ OPEN_FOLDERS = {
 PATCHES_TORCH = {"node/rank/torch_hooks", "node/rank/emulate", "node/rank/emulate/children"}
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
 # The whole package, and without its plug-ins. A commit that raises a number does nothing else, and says what the lines buy.
-MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 61_073, 56_453, 458
+MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 61_130, 56_510, 460
 SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "app/builtin_run.py": "its two users do not need each other",
     "core/checks/tolerances.py": "a table that all checks share",
@@ -116,12 +116,12 @@ SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "core/plan/node_roles.py": "light commands need no recipe",
     "engine/host/process_start.py": "imported before anything that takes time",
     "import_alias.py": "installed as another package",
-    "node/bootstrap.py": "runs before the package can be imported",
     "node/frameworks/horovod/horovodrun.py": "a role",
     "node/frameworks/paddle/driver.py": "a role",
     "node/rank/driver_script.py": "a role",
     "node/shared/emulation.py": "no other module of its folder knows of CUDA",
     "node/shared/mps_marks.py": "nodes import no service",
+    "node/shared/plug_ins.py": "roles and observers share it",
     "node/shared/roles.py": "one term, of all processes of a node",
     "node/shared/slurm_notice.py": "agents and masters share it",
     "node/starters/import_ahead.py": "all starters share it",

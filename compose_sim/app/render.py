@@ -22,7 +22,7 @@ from compose_sim.engine.run_folder.folder import lay_out
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
-from compose_sim.plugins import find
+from compose_sim.plugins.registry import find
 
 JOB = "job.sbatch"
 _MAX_CODE_BYTES = 200 << 20

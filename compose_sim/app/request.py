@@ -32,7 +32,7 @@ from compose_sim.engine.host.recipe_plugins import find_recipe
 from compose_sim.engine.project_files import read_project_file, read_settings
 from compose_sim.engine.project_owner import check_project
 from compose_sim.errors import SpecError
-from compose_sim.plugins import built_in
+from compose_sim.plugins.registry import built_in
 
 _LONGEST_LINE = 200  # of a script, as evidence
 

@@ -19,7 +19,7 @@ from compose_sim.cli.console import echo
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.engine.project_owner import TRUST
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
-from compose_sim.plugins import Feature, built_in, find
+from compose_sim.plugins.registry import Feature, built_in, find
 from compose_sim.version import __version__
 
 # Numbers of errors that are due to a path that the user named, or to its rights

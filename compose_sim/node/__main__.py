@@ -17,8 +17,9 @@ if __name__ == "__main__" and not __package__:
 from importlib import import_module
 
 from .setuid_files import forbid_setuid_files
+from .shared import plug_ins
 
-# Role -> module, whose `main(arguments)` returns the exit code of the process.
+# Role -> module (plug-ins add others as `composesim.roles`), whose `main(arguments)` returns the exit code of the process.
 ROLES = {
     "master": ".master.rendezvous_master",
     "driver-master": ".master.driver_master",
@@ -53,11 +54,13 @@ ROLES = {
 def main(arguments: list[str]) -> int:
     """Run the role that the first argument names with the other arguments, and return the exit code."""
     role, *rest = arguments or [""]
-    if role not in ROLES:
-        sys.exit(f"composesim: unknown role '{role}'. Roles: {', '.join(ROLES)}")
+    others = {} if role in ROLES else plug_ins.names("composesim.roles")
+    if role not in ROLES and role not in others:
+        sys.exit(f"composesim: unknown role '{role}'. Roles: {', '.join((*ROLES, *others))}")
     if os.getppid() <= 1:  # the first process of a container, or of `docker exec`, from which all others inherit it
         forbid_setuid_files()
-    return int(import_module(ROLES[role], __package__).main(rest) or 0)
+    module = import_module(ROLES[role], __package__) if role in ROLES else plug_ins.load(others[role])
+    return int(module.main(rest) or 0)
 
 
 if __name__ == "__main__":

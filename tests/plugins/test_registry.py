@@ -12,7 +12,7 @@ from compose_sim.cli import VERBS, group
 from compose_sim.core.faults.parse import find_kind, parse_fault
 from compose_sim.core.scenarios.scenario import parse_scenario
 from compose_sim.errors import SpecError
-from compose_sim.plugins import built_in, find, installed
+from compose_sim.plugins.registry import built_in, find, installed
 from tests.builders import a_plan
 from tests.test_architecture import MODULES, PLUGINS, imports
 

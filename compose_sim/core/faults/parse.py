@@ -11,7 +11,7 @@ from compose_sim.core.faults.kinds import KINDS
 from compose_sim.core.plan.model import Plan, node_name
 from compose_sim.core.text import did_you_mean
 from compose_sim.errors import SpecError
-from compose_sim.plugins import find
+from compose_sim.plugins.registry import find
 
 GROUP = "composesim.faults"
 

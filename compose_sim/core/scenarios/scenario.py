@@ -27,7 +27,7 @@ from compose_sim.core.request.validation_errors import error_in_file, problems_o
 from compose_sim.core.request.yaml_source import KeyPath, read_yaml
 from compose_sim.core.text import did_you_mean
 from compose_sim.core.verdict.verdict import EXIT_CODES
-from compose_sim.plugins import find
+from compose_sim.plugins.registry import find
 
 ANY = "any"
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
 from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import ComposesimError, SpecError
-from compose_sim.plugins import find, installed
+from compose_sim.plugins.registry import find, installed
 
 GROUP = "composesim.recipes"
 _PARTS = tuple(name for name in (*Recipe.__annotations__, *vars(Recipe)) if not name.startswith("_"))

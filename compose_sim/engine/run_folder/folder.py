@@ -89,6 +89,7 @@ def read_clock(files: SafeFolder) -> RunClock:
 _WRITTEN_BY_ALL_NODES = ("shared", "record", "mps")
 _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
+_OUTSIDE_NODES = ("app", "cli", "core", "engine", "templates")  # folders of plug-ins
 _WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "empty", "secrets", "services")
 _OWN_FILES = ("report.json", "plan.json", "docker-compose.yml", ".env")
 _CLAIM_TIMEOUT_S = 0.5  # processes that only check whether a run is claimed also hold its lock for a moment
@@ -330,9 +331,12 @@ def lay_out(
     files.share_folder("node", user)
     # Bytecode helps only nodes that run this very Python: nodes cannot store bytecode, and each process would compile again.
     # We never import most of this code, so the first run compiles it, if the package can be written.
-    if bytecode and not sys.dont_write_bytecode:
-        compileall.compile_dir(assets.node_code(), quiet=2)
-    files.copy_tree(assets.node_code(), "node", leave_out=() if bytecode else ("__pycache__",))
+    code = {"node": assets.node_code()}
+    code |= {f"node/plugins/{name}": folder for name, folder in assets.plug_ins_code().items()}
+    for name, folder in code.items():
+        if bytecode and not sys.dont_write_bytecode:
+            compileall.compile_dir(folder, quiet=2)
+        files.copy_tree(folder, name, leave_out=_OUTSIDE_NODES if bytecode else (*_OUTSIDE_NODES, "__pycache__"))
     _write_secret(files, SECRET, user)
     files.share_folder("journal", user, private=True)
     apart = [f"{NODES}/{node}/{kind}" for node in containers for kind in KINDS]

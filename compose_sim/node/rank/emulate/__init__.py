@@ -18,7 +18,7 @@ from . import failures
 
 installed = False
 # In ranks, and in processes that import the package
-_NAMES = ("composesim_node.rank.emulate", "compose_sim.node.rank.emulate")
+_NAMES = ("composesim_node.node.rank.emulate", "compose_sim.node.rank.emulate")
 
 
 def install() -> None:
