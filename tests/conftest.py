@@ -18,7 +18,7 @@ from tests.builders import ROOT
 from tests.matrix import entry_of
 
 # These take minutes, the zoo most: if one of them began last, one worker would be busy when the others are done.
-LONG = ("zoo/test_zoo.py", "engine/slurm/test_slurm_runs.py", "test_pytest_plugin.py", "test_train_ddp.py")
+LONG = ("zoo/test_zoo.py", "plugins/slurm/test_slurm_runs.py", "test_pytest_plugin.py", "test_train_ddp.py")
 
 # A shell's background job ignores SIGINT, and so would everything that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

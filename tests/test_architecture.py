@@ -25,8 +25,8 @@ MAY_IMPORT = {
     "core/host": {"", "core"},
     "core/network": {"", "core"},
     "core/events": {"", "core", "node/records"},
-    "core/request": {"", "core", "core/network"},
-    "core/plan": {"", "core", "core/host", "core/network", "core/request"},
+    "core/request": {"", "core", "core/network", "plugins"},
+    "core/plan": {"", "core", "core/host", "core/network", "core/request", "plugins"},
     "core/compose": {"", "core", "core/plan"},
     "core/faults": {"", "core", "core/events", "core/network", "core/plan", "node/shared", "plugins"},
     "core/state": {"", "core", "core/events", "core/faults", "core/plan", "node/records"},
@@ -59,14 +59,13 @@ MAY_IMPORT = {
         "node/records",
     },
     "core/doctor": {"", "core", "core/host", "core/plan", "core/report"},
-    "engine": {"", "core/*", "engine/*", "node/shared"},
+    "engine": {"", "core/*", "engine/*", "node/shared", "plugins"},
     "engine/run_folder": {"", "core/*", "engine", "node/records", "node/shared"},
     "engine/host": {"", "core/*", "engine", "plugins"},
     "engine/docker": {"", "core/*", "engine", "engine/host", "engine/run_folder"},
     "engine/local": {"", "core/*", "engine", "engine/host", "engine/run_folder", "node/shared"},
-    "engine/slurm": {"", "core/*", "engine", "engine/run_folder"},
     "engine/control": {"", "core/*", "engine", "engine/docker", "engine/run_folder", "node/shared"},
-    "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder"},
+    "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder", "plugins"},
     "view": {"", "core/*", "engine/*", "node/shared"},
     "app": {"", "core/*", "engine/*", "plugins"},
     "cli": {"", "app", "core/*", "engine/*", "plugins", "view"},
@@ -78,7 +77,6 @@ MAY_IMPORT = {
     "node/agent": {"node/shared"},
     "node/master": {"node/shared"},
     "node/services": {"node/shared"},
-    "node/slurm": {"node/shared"},
     "node/rank": {"node/records", "node/shared"},
     "node/starters": {"node/shared", "node/rank"},
     "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
@@ -106,7 +104,7 @@ OPEN_FOLDERS = {
 PATCHES_TORCH = {"node/rank/torch_hooks", "node/rank/emulate", "node/rank/emulate/children"}
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
 # The whole package, and without its plug-ins. A commit that raises a number does nothing else, and says what the lines buy.
-MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 61_190, 56_510, 463
+MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 61_190, 55_400, 463
 SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "app/builtin_run.py": "its two users do not need each other",
     "core/checks/tolerances.py": "a table that all checks share",
@@ -123,7 +121,6 @@ SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "node/shared/mps_marks.py": "nodes import no service",
     "node/shared/plug_ins.py": "roles and observers share it",
     "node/shared/roles.py": "one term, of all processes of a node",
-    "node/shared/slurm_notice.py": "agents and masters share it",
     "node/starters/import_ahead.py": "all starters share it",
     "version.py": "pyproject.toml reads it",
 }
@@ -239,9 +236,9 @@ def test_core_touches_nothing(path: Path) -> None:
 @pytest.mark.parametrize("path", NODE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_node_code_needs_only_torch_and_its_framework(path: Path) -> None:
     """Inside nodes there is neither composesim nor the libraries that it uses."""
-    parts = path.relative_to(PACKAGE / "node").parts
-    framework = {"ray", "paddle", "horovod"} if parts[0] == "frameworks" or "observers" in parts else set()
-    if parts == ("rank", "debugging", "debug_adapter.py"):
+    parts = path.relative_to(PACKAGE).parts
+    framework = {"ray", "paddle", "horovod"} if "frameworks" in parts or "observers" in parts else set()
+    if parts == ("node", "rank", "debugging", "debug_adapter.py"):
         framework |= {"debugpy", "pydevd"}
     found = {module.split(".")[0] for module in imports(path)} - set(sys.stdlib_module_names)
 

@@ -25,6 +25,7 @@ from compose_sim.core.checks.run import BY_ID
 from compose_sim.core.events.events import KINDS, READ_FROM_LOGS
 from compose_sim.core.request.names import CHECK_IDS
 from compose_sim.node.records import KINDS as RECORDS
+from compose_sim.plugins.registry import ENGINES, built_in
 from tests.builders import ROOT
 
 DOCS = ROOT / "docs"
@@ -45,8 +46,14 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 _PATH = re.compile(r"`((?:compose_sim|core|engine|app|cli|node|tests|templates|docs|bench|scripts)/[\w./-]+)`")
 _PLUGIN = re.compile(r"(?:compose_sim|docs|tests)/plugins/([a-z_]+)\b")
+
+
+def _engine_of(page: Path) -> str:
+    return page.parent.name if page.parent.name in built_in(ENGINES) else "docker"
+
+
 _RUN = [
-    pytest.param(path, {}, id=path.name, marks=pytest.mark.slurm if path.stem == "slurm" else pytest.mark.docker)
+    pytest.param(path, {}, id=path.name, marks=getattr(pytest.mark, _engine_of(path)))
     for path in DOCUMENTS
     if _BLOCK.search(path.read_text())
 ]
@@ -60,8 +67,8 @@ _NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere"}
 def test_commands_print_what_the_document_shows(
     document: Path, variables: dict[str, str], tmp_path: Path, update_golden: bool, request: pytest.FixtureRequest
 ) -> None:
-    if document.stem == "slurm":
-        request.getfixturevalue("slurm_cluster")
+    if (engine := _engine_of(document)) != "docker":
+        request.getfixturevalue(f"{engine}_cluster")
     for name in ("train_ddp.py", "data"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)

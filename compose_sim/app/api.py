@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -22,7 +22,6 @@ from compose_sim.errors import SpecError
 T = TypeVar("T")
 Program = str | os.PathLike[str]
 Nodes = int | Sequence[Mapping[str, Any]]
-Engine = Literal["auto", "docker", "local", "slurm"]
 Output = Callable[[str], object]
 
 
@@ -34,7 +33,7 @@ def run(
     args: Sequence[Any] = (),
     nodes: Nodes | None = None,
     nproc_per_node: int | None = None,
-    engine: Engine | None = None,
+    engine: str | None = None,
     spec: ClusterSpec | None = None,
     file: Program | None = None,
     output: Output | None = None,
@@ -51,7 +50,7 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     nodes: Nodes | None = None,
     nproc_per_node: int | None = None,
-    engine: Engine | None = None,
+    engine: str | None = None,
     spec: ClusterSpec | None = None,
     file: Program | None = None,
     output: Output | None = None,
@@ -121,7 +120,7 @@ def check(
     tolerance: float | None = None,
     nodes: Nodes | None = None,
     nproc_per_node: int | None = None,
-    engine: Engine | None = None,
+    engine: str | None = None,
     spec: ClusterSpec | None = None,
     file: Program | None = None,
     output: Output | None = None,

@@ -1,4 +1,4 @@
-"""Write a folder that runs without composesim: a compose file and the code of nodes, or a Slurm job, and a copy of the project."""
+"""Write a folder that runs without composesim: a compose file and the code of nodes, or a job, and a copy of the project."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
 from compose_sim.plugins.registry import find
 
-JOB = "job.sbatch"
 _MAX_CODE_BYTES = 200 << 20
 _NOT_CODE = {
     *(".git", ".hg", ".venv", "venv", "__pycache__", HIDDEN, "node_modules"),
@@ -52,18 +51,21 @@ def render(session: Session, *, force: bool) -> int:
 
 
 def render_job(request: Request, folder: Path, *, force: bool) -> tuple[Exported, int]:
-    """Write a job for Slurm and the code that it runs into a folder; return the job and the bytes of code copied.
+    """Write the job of a cluster and the code that it runs into a folder; return the job and the bytes of code copied.
 
     Raises SpecError as `render` does, and for what the job cannot do.
     """
-    writer = find(WRITERS, "slurm")
+    engine = request.spec.engine
+    writer = find(WRITERS, engine)
     if writer is None:
-        raise SpecError("nothing is installed that writes jobs for Slurm", hint="composesim up --engine slurm …")
-    job: Exported = writer.load()(request, "slurm", accelerator="")
+        raise SpecError(
+            f"nothing is installed that writes jobs for {engine}", hint=f"composesim up --engine {engine} …"
+        )
+    job: Exported = writer.load()(request, engine, accelerator="")
     root, code = _project_code(request, folder, force=force)
     folder.mkdir(parents=True, exist_ok=True)
     files = SafeFolder(folder)
-    files.replace(JOB, job.text)
+    files.replace(job.file, job.text)
     return job, _copy_code(code, root, files)
 
 

@@ -6,18 +6,18 @@ import click
 
 from compose_sim.cli.spelling import normalized
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
-from compose_sim.core.request.flags import GROUPS, Group
+from compose_sim.core.request.flags import GROUPS
 
 DEFAULT_SCRIPT = "composesim.default_script"  # whether a leading -- passes all arguments to the default script
 _MODULE_FLAGS = ("-m", "--module")
-_OF_THE_RUN: Group = "run"  # the group of options that belong to no field of a spec
+_OF_THE_RUN = "run"  # the group of options that belong to no field of a spec
 _RENDEZVOUS = ("standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr")
 
 
 class ClusterOption(click.Option):
     """An option in a group of `--help`; one of a recipe is listed only in the help of that recipe."""
 
-    group: Group = _OF_THE_RUN
+    group: str = _OF_THE_RUN
     recipe = ""
     bare = ""  # the value, if the option is given without =VALUE
 
@@ -59,7 +59,7 @@ class ClusterCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups, with those of the recipe that the command line names before --help."""
         recipe = ctx.params.get("recipe") or "ddp"
-        rows: dict[Group, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record and isinstance(param, click.Option) and getattr(param, "recipe", "") in ("", recipe):

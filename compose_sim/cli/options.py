@@ -18,7 +18,7 @@ from compose_sim.app.request import SPEC_FILE, Request, read_request, script_of
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT, ClusterOption
 from compose_sim.cli.spelling import normalized
 from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
-from compose_sim.core.request.flags import Group, SpecOption, options_of
+from compose_sim.core.request.flags import SpecOption, options_of
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec
 from compose_sim.core.text import format_bytes
 from compose_sim.engine.project_files import MAX_BYTES, read_project_file
@@ -68,7 +68,7 @@ def _spec_option(option: SpecOption) -> Decorator:
     )
 
 
-def _option(*names: str, group: Group, recipe: str = "", bare: str = "", **settings: Any) -> Decorator:
+def _option(*names: str, group: str, recipe: str = "", bare: str = "", **settings: Any) -> Decorator:
     """Return a decorator that adds an option of a group, and of a recipe if one is named."""
     kind = type("Option", (ClusterOption,), {"group": group, "recipe": recipe, "bare": bare})
     return click.option(*names, cls=kind, **settings)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import EngineError
+from compose_sim.plugins.registry import ENGINES, built_in
 
 
 def make_engine(name: str) -> Engine:
@@ -20,19 +21,24 @@ def make_engine(name: str) -> Engine:
         from compose_sim.engine.local.engine import LocalEngine
 
         return LocalEngine()
-    if name == "slurm":
-        from compose_sim.engine.slurm.engine import SlurmEngine
-
-        return SlurmEngine()
-    raise EngineError(f"there is no engine named '{name}'", hint="composesim up --engine docker|local|slurm …")
+    if feature := built_in(ENGINES).get(name):
+        engine: Engine = feature.load()()
+        return engine
+    known = "|".join(("docker", "local", *built_in(ENGINES)))
+    raise EngineError(f"there is no engine named '{name}'", hint=f"composesim up --engine {known} …")
 
 
 def available_engines() -> list[Engine]:
     """Return the engines that work now; the local engine always does."""
     from compose_sim.engine.host.docker_facts import docker_facts
 
-    names = (("docker", docker_facts().available), ("local", True), ("slurm", shutil.which("squeue")))
-    return [make_engine(name) for name, is_there in names if is_there]
+    names = (*(("docker",) if docker_facts().available else ()), "local", *available_plug_ins())
+    return [make_engine(name) for name in names]
+
+
+def available_plug_ins() -> tuple[str, ...]:
+    """Return the names of the engines of plug-ins that this machine can use."""
+    return tuple(name for name, feature in built_in(ENGINES).items() if shutil.which(feature.needs))
 
 
 @contextmanager

@@ -46,8 +46,6 @@ ROLES = {
     "auth-proxy": ".services.auth_proxy",
     "metrics-exporter": ".services.metrics_exporter",
     "mps": ".services.mps",
-    "slurm-job": ".slurm.job",
-    "slurm-task": ".slurm.task",
 }
 
 

@@ -8,6 +8,8 @@ Another distribution registers the same groups and names in its metadata, as `[p
 
 Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
 `composesim.recipes`, `composesim.faults` (a FaultKind), those that `core/request/job_files.py` describes, and only in this
-folder `composesim.roles` (modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`).
+folder `composesim.roles` (modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`), `composesim.engines` (a
+class; SUMMARIES says how it runs nodes, and NEEDS names its program), and for such an engine `composesim.clusters` (see
+`find_cluster` in `core/plan/defaults.py`) and `composesim.options` (a model with fields of a spec).
 `registry.py` finds features for all code outside nodes. This module imports nothing, because nodes import it.
 """

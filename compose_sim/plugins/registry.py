@@ -20,6 +20,8 @@ from typing import Any
 
 from compose_sim.errors import SpecError
 
+ENGINES = "composesim.engines"  # besides docker and local
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
@@ -30,6 +32,7 @@ class Feature:
     value: str  # module:attribute, or a module
     summary: str = ""  # one sentence; "" for features of other distributions
     after: str = ""  # the verb that a command follows in `--help`
+    needs: str = ""  # a program, without which an engine is not on this machine
     is_built_in: bool = False
 
     @property
@@ -60,7 +63,7 @@ def built_in(group: str) -> Mapping[str, Feature]:
             continue
         module = import_module(f"{__package__}.{folder.name}")
         # A folder in which git left only bytecode has no tables.
-        summaries, after = getattr(module, "SUMMARIES", {}), getattr(module, "AFTER", {})
+        summaries, after, needs = (getattr(module, table, {}) for table in ("SUMMARIES", "AFTER", "NEEDS"))
         for name, value in getattr(module, "ENTRY_POINTS", {}).get(group, {}).items():
             found[name] = Feature(
                 group=group,
@@ -68,6 +71,7 @@ def built_in(group: str) -> Mapping[str, Feature]:
                 value=value,
                 summary=summaries.get(name, ""),
                 after=after.get(name, ""),
+                needs=needs.get(name, ""),
                 is_built_in=True,
             )
     return found

@@ -14,6 +14,7 @@ from typing import Any
 from compose_sim.core.events.events import READ_FROM_LOGS, Event, printable
 from compose_sim.core.events.scalars import Scalar, read_scalars
 from compose_sim.core.json_values import to_json
+from compose_sim.core.plan.model import FIRST_NODE
 from compose_sim.core.report.bottleneck import rank_times, straggler_line
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.state import ClusterState, is_on
@@ -201,7 +202,7 @@ class PageReader:
 
     def _current(self) -> dict[int, list[Any]]:
         """Return what ranks wait in at this moment, unless they run on other machines, whose memory this one does not see."""
-        if self._fold.plan.engine == "slurm":
+        if self._fold.plan.master.name == FIRST_NODE:
             return {}
         state = self._fold.state
         waits, halted = self._waits.read(state)

@@ -17,6 +17,7 @@ import pytest
 from compose_sim.cli import VERBS, main
 from compose_sim.engine.project_owner import TRUST
 from compose_sim.errors import SpecError
+from compose_sim.plugins.registry import ENGINES, built_in
 from tests.audit.test_hostile_script import composesim
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
@@ -27,11 +28,11 @@ UP = ("up", "--engine", "local", "--recipe", "exec")
 OF_FILES = {"open", "os.chmod", "os.chown", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir"}
 OF_PROGRAMS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
 # What the second audit carried out as root: code by LD_PRELOAD, an interpreter, sbatch, a mount that the owner cannot reach.
-HOSTILE = """
-env: {LD_PRELOAD: /proc/self/cwd/evil.so}
+HOSTILE = f"""
+env: {{LD_PRELOAD: /proc/self/cwd/evil.so}}
 env_file: [settings.env]
 python: venv/bin/python
-engine: slurm
+engine: {("local", *built_in(ENGINES))[-1]}
 mounts: ["/root:/x:ro"]
 """
 RUN = ".composesim/runs/demo"
@@ -188,7 +189,7 @@ def test_the_list_of_verbs_is_complete() -> None:
     assert {*VERBS} - {*VERBS_OF_PROJECTS} == {"bench", "image", "explain", "completion", "help"}
 
 
-@pytest.mark.parametrize("engine", ["auto", "local", "docker", "slurm"])
+@pytest.mark.parametrize("engine", ["auto", "local", "docker", *built_in(ENGINES)])
 @pytest.mark.parametrize("verb", ["up", "check", "plan"])
 def test_every_engine_refuses_before_it_is_asked(
     engine: str, verb: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

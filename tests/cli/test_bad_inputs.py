@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from compose_sim.cli import main
+from compose_sim.core.request.flags import OPTIONS
+from compose_sim.plugins.registry import built_in
 from tests.cli.conftest import UP, Project
 
 Typed = Callable[..., tuple[int, str]]
@@ -156,7 +158,7 @@ def test_help_lists_the_options_of_a_recipe_only_for_that_recipe(typed: Typed) -
         "Image and files:",
         "Run:",
         "Recipe:",
-        "Slurm (--engine slurm):",
+        *(f"{name.title()} (--engine {name}):" for name in built_in(OPTIONS)),
     ]
 
 

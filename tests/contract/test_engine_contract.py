@@ -10,15 +10,16 @@ import pytest
 from compose_sim.core.faults.kind import Action, Pause, Signal, Start
 from compose_sim.engine.registry import make_engine
 from compose_sim.engine.run_folder.folder import runs_folder
+from compose_sim.plugins.registry import ENGINES, built_in
 from tests.contract.bench import COUNTS, DEAF, WAITS, Bench, until
 
 
 @pytest.fixture(
-    params=["local", *(pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "slurm"))]
+    params=["local", *(pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", *built_in(ENGINES)))]
 )
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    if request.param == "slurm":
-        request.getfixturevalue("slurm_cluster")
+    if request.param in built_in(ENGINES):
+        request.getfixturevalue(f"{request.param}_cluster")
     bench = Bench(make_engine(request.param), tmp_path)
     yield bench
     for run in bench.runs:

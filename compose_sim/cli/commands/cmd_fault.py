@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -58,8 +57,9 @@ def command() -> None:
 def list_kinds(as_json: bool) -> None:
     """List all kinds of faults, and which of them this machine supports."""
     from compose_sim.engine.lifetime.doctor_facts import why_unsupported
+    from compose_sim.engine.registry import available_plug_ins
 
-    engines = ("docker", "local", *(("slurm",) if shutil.which("sbatch") else ()))
+    engines = ("docker", "local", *available_plug_ins())
     lacks = {kind.name: {engine: why_unsupported(kind, engine) for engine in engines} for kind in KINDS.values()}
     if as_json:
         faults = [

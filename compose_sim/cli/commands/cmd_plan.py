@@ -16,8 +16,7 @@ from compose_sim.cli.console import echo, print_json, print_table, say
 from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.environment import masked
 from compose_sim.core.plan.limits import memory_lines, memory_of_nodes
-from compose_sim.core.plan.model import Plan, PlannedNode
-from compose_sim.core.plan.slurm import FIRST_NODE
+from compose_sim.core.plan.model import FIRST_NODE, Plan, PlannedNode
 from compose_sim.core.text import format_bytes
 from compose_sim.engine.host.memory_estimate import estimate_memory
 

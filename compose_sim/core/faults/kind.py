@@ -10,6 +10,7 @@ from compose_sim.core.faults.commands import Fault
 from compose_sim.core.network.node_network import NetworkFault
 from compose_sim.core.plan.model import Plan
 from compose_sim.errors import SpecError
+from compose_sim.plugins.registry import ENGINES, built_in
 
 if TYPE_CHECKING:
     from compose_sim.node.shared.fault_note import CommandName
@@ -110,7 +111,7 @@ class FaultKind:
     summary: str  # the line of `composesim fault list`
     effect: Callable[[Fault, RunSnapshot], Effect]  # raises SpecError if the fault makes no sense for this run
     target: Literal["nodes", "rank", "groups", "none"] = "nodes"  # "groups" become `nodes` and the option `groups`
-    engines: tuple[str, ...] = ("docker", "local", "slurm")
+    engines: tuple[str, ...] = ("docker", "local", *built_in(ENGINES))
     needs: str = ""  # a capability of the host: "tc", "netfilter", …; engine/lifetime/doctor_facts.py tests for it
     options: Mapping[str, FaultOption] = field(default_factory=dict)
     lasts: bool = True  # False if it is instantaneous, so that there is nothing to heal

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.gpus.assignment import cuda_of_image, require_gpus, why_too_old
 from compose_sim.core.plan.model import REQUESTED, Choice
-from compose_sim.core.request.flags import options_of
+from compose_sim.core.request.flags import OPTIONS, options_of
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import EnvironmentMissingError, SpecError
+from compose_sim.plugins.registry import built_in
 
 _EXTRAS = {"ray": "ray[default]"}  # what to install in place of a distribution
 DEFAULT_IMAGE = "composesim:latest"  # built by `composesim image build`
@@ -25,7 +27,7 @@ def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> C
         if not docker.available:
             raise EnvironmentMissingError(docker.reason, hint=docker.hint)
         return Choice(what="engine", value="docker", why=f"{REQUESTED}; {docker.reason}")
-    if spec.engine in ("local", "slurm"):
+    if spec.engine != "auto":
         return Choice(what="engine", value=spec.engine, why=REQUESTED)
     if docker.available:
         return Choice(what="engine", value="docker", why=docker.reason)
@@ -35,6 +37,17 @@ def choose_engine(spec: ClusterSpec, host: Host, *, portable: bool = False) -> C
             f"{option} needs the docker engine: {docker.reason}", hint=docker.hint or "composesim doctor"
         )
     return Choice(what="engine", value="local", why=f"plain processes on this machine: {docker.reason}")
+
+
+def find_cluster(engine: str) -> Any:
+    """
+    Return the module that plans for the engine of a plug-in, whose nodes are those of a cluster; None for the other engines.
+
+    SUPPORTED holds the fields of a spec that otherwise only the docker engine supports. `check(spec)` and `check_exported(spec)`
+    raise SpecError for what a run, or an exported job, cannot do. `choose(spec)` returns the choices of GPUs, backend and job.
+    """
+    feature = built_in("composesim.clusters").get(engine)
+    return feature.load() if feature else None
 
 
 def default_image(recipe: str) -> str:
@@ -209,30 +222,32 @@ def _lacks(python: PythonFacts | None, packages: Mapping[str, str]) -> str:
     return f"{python.executable} has no {' and no '.join(missing_packages(python, packages))}"
 
 
-def _docker_option(spec: ClusterSpec, *, on_slurm: bool = False) -> str:
+def _docker_option(spec: ClusterSpec, *, supported: Collection[str] = ()) -> str:
     """Return the first option given that only the Docker engine supports, or ""."""
     if spec.image not in ("auto", "host"):
         return "--image"
     settings = (spec, *spec.node_specs)
-    options = [
-        option for option in options_of(ClusterSpec) if option.needs_docker and not (on_slurm and option.on_slurm)
-    ]
+    options = [each for each in options_of(ClusterSpec) if each.needs_docker and each.field not in supported]
     return next(
         (option.argument for option in options if any(getattr(each, option.field, None) for each in settings)), ""
     )
 
 
 def _require_no_container_options(spec: ClusterSpec, engine: str) -> None:
-    if option := _docker_option(spec, on_slurm=engine == "slurm"):
-        where = "of the cluster" if engine == "slurm" else "that share this machine"
+    cluster = find_cluster(engine)
+    if option := _docker_option(spec, supported=cluster.SUPPORTED if cluster else ()):
+        where = "of the cluster" if cluster else "that share this machine"
         raise SpecError(
             f"the {engine} engine does not support {option}: its nodes are plain processes {where}",
             hint=f"leave {option} out, or use containers: composesim up --engine docker …",
         )
 
 
-def require_no_slurm_options(spec: ClusterSpec) -> None:
-    """Raise SpecError for the first option given that only the slurm engine supports."""
-    options = [option for option in options_of(ClusterSpec) if option.group == "slurm"]
-    if option := next((each.argument for each in options if getattr(spec, each.field)), ""):
-        raise SpecError(f"{option} is for --engine slurm", hint=f"composesim up --engine slurm {option} … train.py")
+def require_no_options_of_others(spec: ClusterSpec, engine: str) -> None:
+    """Raise SpecError for the first option given that only another engine supports."""
+    others = set(built_in(OPTIONS)) - {engine}
+    given = (each for each in options_of(ClusterSpec) if each.group in others and getattr(spec, each.field))
+    if option := next(given, None):
+        other = f"--engine {option.group}"
+        message = f"{option.argument} is for {other}"
+        raise SpecError(message, hint=f"composesim up {other} {option.argument} … train.py")

@@ -9,9 +9,8 @@ from typing import Any
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.gpus.assignment import binding_environment
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import FIRST_NODE, Plan
 from compose_sim.core.plan.recipes import ClusterLayout
-from compose_sim.core.plan.slurm import FIRST_NODE
 from compose_sim.core.request.spec import ClusterSpec
 
 CONTAINER_HOME = "/home/node"
@@ -33,7 +32,7 @@ def common_environment(layout: ClusterLayout, host: Host, *, run: str, image: st
     spec, folder = layout.spec, layout.folder
     ranks = sum(node.nproc_per_node or spec.nproc_per_node for node in spec.node_specs)
     interface = "eth0" if layout.contained else "lo"
-    on_cluster = layout.host == FIRST_NODE  # where node/slurm sets what depends on the machine of the node
+    on_cluster = layout.host == FIRST_NODE  # which sets what depends on the machine of the node
     environment = {
         "COMPOSESIM_RUN": run,
         "COMPOSESIM_DIR": folder,
@@ -67,12 +66,12 @@ def stall_seconds(spec: ClusterSpec) -> float:
     return min(_STALL_S, spec.hang_timeout) if spec.hang_timeout else _STALL_S
 
 
-def gpu_environment(spec: ClusterSpec, host: Host, *, gpus: str, nproc: int) -> dict[str, str]:
+def gpu_environment(layout: ClusterLayout, host: Host, *, gpus: str, nproc: int) -> dict[str, str]:
     """Return the variables of a node that sees no GPU of this machine: they hide the GPUs, or set how many to emulate."""
-    hides = host.gpus.driver and spec.engine != "slurm"
+    hides = host.gpus.driver and layout.host != FIRST_NODE
     environment = binding_environment(None, host.gpus) if hides else {}
     if gpus == "emulated":
-        environment["COMPOSESIM_EMULATED_GPUS"] = str(spec.gpus_per_node or nproc)
+        environment["COMPOSESIM_EMULATED_GPUS"] = str(layout.spec.gpus_per_node or nproc)
     return environment
 
 

@@ -15,6 +15,7 @@ from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.errors import SpecError
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
+FIRST_NODE = "%first-node%"  # on a cluster, in place of the master's address, which is known once the job runs
 HIDDEN = ".composesim"  # in a project; it holds the folders of runs, `runs/RUN`
 DRIVER = "driver"  # the name of the driver in events and logs
 NODES = "nodes"  # in the run's folder; with containers, it holds folders that only one node can write, `NODE/KIND`
@@ -190,7 +191,7 @@ class Plan:
         str, ...
     ] = ()  # where nodes, as STAND_IN, own what root owns: the run's folder, and sources of mounts
     choices: tuple[Choice, ...] = ()
-    submit: tuple[str, ...] = ()  # options of `sbatch`, with the slurm engine
+    submit: tuple[str, ...] = ()  # options of the job, on a cluster
 
     @property
     def initial_nodes(self) -> tuple[PlannedNode, ...]:

@@ -18,13 +18,15 @@ from compose_sim.core.plan.defaults import (
     choose_gpus,
     choose_image,
     cuda_of_nodes,
-    require_no_slurm_options,
+    find_cluster,
+    require_no_options_of_others,
 )
 from compose_sim.core.plan.environment import common_environment, gpu_environment, stall_seconds, with_dotenv
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME, GpuPlan, plan_gpus
 from compose_sim.core.plan.limits import check_limits, choose_network, choose_subnet, choose_user, with_user_of_nodes
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
+    FIRST_NODE,
     HOSTED,
     Choice,
     Mount,
@@ -40,7 +42,6 @@ from compose_sim.core.plan.ports import plan_services
 from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import ServiceContext, needed_packages
-from compose_sim.core.plan.slurm import FIRST_NODE, check_slurm, choose_slurm_gpus, submit_options
 from compose_sim.core.request.spec import ISOLATED, ClusterSpec
 from compose_sim.core.text import without_temporary_folder
 
@@ -64,6 +65,7 @@ class _Runtime:
     mapped: tuple[str, ...] = ()  # see Plan
     backend: Choice
     scarce: tuple[Choice, ...] = ()  # resources of this machine
+    job: Choice | None = None  # options of the job, on a cluster
 
     @property
     def contained(self) -> bool:
@@ -140,13 +142,16 @@ def _choose_runtime(
         check_driven(spec)
     engine = choose_engine(spec, host, portable=portable)
     packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
-    check_slurm(spec) if engine.value == "slurm" else require_no_slurm_options(spec)
+    require_no_options_of_others(spec, engine.value)
+    cluster = find_cluster(engine.value)
+    if cluster:
+        cluster.check(spec)
     image, python = choose_image(spec, host, engine=engine.value, packages=packages, portable=portable)
     launcher = recipe.launcher(spec)
-    if engine.value == "slurm":
-        gpus, backend = choose_slurm_gpus(spec)
+    if cluster:
+        gpus, backend, job = cluster.choose(spec)
         return _Runtime(
-            host=host, engine=engine, image=image, python=python, folder=run_folder, gpus=gpus, backend=backend
+            host=host, engine=engine, image=image, python=python, folder=run_folder, gpus=gpus, backend=backend, job=job
         )
     check_limits(spec, host, engine=engine.value, portable=portable)
     contained = engine.value == "docker"
@@ -194,7 +199,7 @@ def _lay_out(spec: ClusterSpec, program: Program, runtime: _Runtime) -> ClusterL
         python=runtime.python,
         folder=runtime.folder,
         contained=contained,
-        host="master" if contained else FIRST_NODE if runtime.engine.value == "slurm" else "127.0.0.1",
+        host="master" if contained else FIRST_NODE if runtime.job else "127.0.0.1",
         # Nodes of the local engine share the ports of this machine, so they take free ones.
         port=RENDEZVOUS_PORT if contained else 0,
         store_port=spec.master_port or (STORE_PORT if contained else 0),
@@ -205,8 +210,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
     """Return the plan without what depends on other files, services and free subnets."""
     host, program, gpu_plan = runtime.host, layout.program, runtime.gpu_plan
     nodes = _plan_nodes(recipe, layout, runtime, run=run)
-    submit = submit_options(spec) if runtime.engine.value == "slurm" else ()
-    job = (Choice(what="job", value=shlex.join(submit), why="options of sbatch"),) if submit else ()
+    job = (runtime.job,) if runtime.job else ()
     return Plan(
         run=run,
         engine=runtime.engine.value,
@@ -248,7 +252,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),
         mapped=runtime.mapped,
-        submit=submit,
+        submit=tuple(shlex.split(runtime.job.value)) if runtime.job else (),
         choices=(runtime.engine, runtime.image, runtime.backend, runtime.gpus, *job, *runtime.scarce),
     )
 
@@ -260,7 +264,7 @@ def _plan_nodes(recipe: Recipe, layout: ClusterLayout, runtime: _Runtime, *, run
     for node_rank, own in enumerate(spec.node_specs):
         name, nproc = f"node-{node_rank}", own.nproc_per_node or spec.nproc_per_node
         gpus = runtime.gpu_plan.nodes[node_rank] if runtime.gpu_plan else None
-        hidden = {} if gpus else gpu_environment(spec, runtime.host, gpus=runtime.gpus.value, nproc=nproc)
+        hidden = {} if gpus else gpu_environment(layout, runtime.host, gpus=runtime.gpus.value, nproc=nproc)
         nodes.append(
             PlannedNode(
                 name=name,

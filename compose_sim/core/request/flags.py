@@ -8,10 +8,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-Group = Literal["cluster", "gpus", "network", "image", "check", "run", "recipe", "slurm"]
+from compose_sim.plugins.registry import built_in
+
+OPTIONS = "composesim.options"  # engine -> a model with the fields that are for it; their flags are a group of its name
 Kind = Literal["value", "switch", "list", "mapping"]
 # Group of flags -> its heading in `--help`, in this order
-GROUPS: dict[Group, str] = {
+GROUPS = {
     "cluster": "Cluster",
     "gpus": "GPUs",
     "network": "Network",
@@ -19,7 +21,7 @@ GROUPS: dict[Group, str] = {
     "check": "Checks",
     "run": "Run",
     "recipe": "Recipe",
-    "slurm": "Slurm (--engine slurm)",
+    **{name: f"{name.title()} (--engine {name})" for name in built_in(OPTIONS)},
 }
 _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 
@@ -28,13 +30,12 @@ _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 class Flag:
     """Mark a field that has a flag. The marker is part of the field's `Annotated` type."""
 
-    group: Group  # of `--help`
+    group: str  # of `--help`
     metavar: str = ""  # of the value; a Literal shows its choices, a switch has no value
     names: tuple[str, ...] = ()  # if the flag is not named after the field
     unset: str = ""  # describes the default, if that is None
     bare: str = ""  # the value, if the flag is given without =VALUE
-    needs_docker: bool = False  # other engines accept the default only
-    on_slurm: bool = False  # of those that need Docker: the slurm engine accepts others too
+    needs_docker: bool = False  # other engines accept the default only, unless a plug-in supports the option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,7 @@ class SpecOption:
     example: Any  # as composesim.yaml holds it; None if the default shows how to write a value
     kind: Kind
     needs_docker: bool
-    on_slurm: bool
-    group: Group
+    group: str
     bare: str
 
     @property
@@ -92,7 +92,6 @@ def _option_of(name: str, field: FieldInfo) -> SpecOption:
         example=next(iter(field.examples or ()), None),
         kind="switch" if field.annotation is bool else _KINDS.get(origin, "value"),
         needs_docker=flag.needs_docker,
-        on_slurm=flag.on_slurm or flag.group == "slurm",
         group=flag.group,
         bare=flag.bare,
     )

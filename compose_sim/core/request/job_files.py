@@ -68,3 +68,8 @@ class Exported:
     text: str
     changes: tuple[Change, ...]
     submit: str  # a command in which FILE stands for the document
+
+    @property
+    def file(self) -> str:
+        """Return the name of the document in a folder: job.sbatch."""
+        return f"job.{self.submit.partition(' ')[0]}"

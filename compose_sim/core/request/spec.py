@@ -7,7 +7,7 @@ A field is the one place where a flag or key is declared. `up --help`, `docs/cli
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -34,10 +34,18 @@ from compose_sim.core.request.field_types import (
     Subnet,
     Text,
 )
-from compose_sim.core.request.flags import Flag
+from compose_sim.core.request.flags import OPTIONS, Flag
+from compose_sim.plugins.registry import ENGINES, built_in
 
 ISOLATED = ("isolated", "offline")  # networks on which nodes reach only one another
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
+_ENGINES = {"docker": "as containers", "local": "as plain processes"}
+_ENGINES |= {name: each.summary for name, each in built_in(ENGINES).items()}
+*_SOME, _LAST = (f"{how} ({name})" for name, how in _ENGINES.items())
+if TYPE_CHECKING:
+    EngineName = str
+else:
+    EngineName = Literal[("auto", *_ENGINES)]
 
 
 class NodeSpec(BaseModel):
@@ -89,10 +97,10 @@ def _number_of_nodes(nodes: Any) -> Any:
     return int(nodes) if isinstance(nodes, str) else nodes
 
 
-class ClusterSpec(BaseModel):
-    """A request for a cluster."""
+class _Options(BaseModel):
+    """What a cluster is like, and how it runs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml")
+    model_config = ConfigDict(frozen=True, extra="forbid", title="composesim.yaml", defer_build=True)
 
     nodes: Annotated[
         Annotated[int, Field(ge=1, le=MAX_NODES)] | tuple[NodeSpec, ...],
@@ -110,8 +118,8 @@ class ClusterSpec(BaseModel):
     options: Annotated[dict[str, Text], Flag("recipe", "NAME=VALUE", names=("--option",))] = Field(
         default_factory=dict, description="Set options of the recipe.", examples=[{"cpus": 4}]
     )
-    engine: Annotated[Literal["auto", "docker", "local", "slurm"], Flag("cluster")] = Field(
-        "auto", description="Run nodes as containers (docker), as plain processes (local) or on a cluster (slurm)."
+    engine: Annotated[EngineName, Flag("cluster")] = Field(
+        "auto", description=f"Run nodes {', '.join(_SOME)} or {_LAST}."
     )
     image: Annotated[Image, Flag("image", "auto|host|TAG")] = Field(
         "auto", description="Image of the nodes; host stands for this machine's Python environment."
@@ -175,10 +183,10 @@ class ClusterSpec(BaseModel):
     mounts: Annotated[tuple[Mount, ...], Flag("image", "SRC:DST[:ro]", names=("--mount",), needs_docker=True)] = Field(
         (), description="Files or folders of this machine to mount into every node.", examples=[["./data:/data:ro"]]
     )
-    memory: Annotated[Memory | None, Flag("cluster", "SIZE", needs_docker=True, on_slurm=True)] = Field(
+    memory: Annotated[Memory | None, Flag("cluster", "SIZE", needs_docker=True)] = Field(
         None, description="Memory limit of each node.", examples=["2g"]
     )
-    cpus: Annotated[Cpus | None, Flag("cluster", "N", needs_docker=True, on_slurm=True)] = Field(
+    cpus: Annotated[Cpus | None, Flag("cluster", "N", needs_docker=True)] = Field(
         None, description="CPU limit of each node.", examples=[0.5]
     )
     shm_size: Annotated[Size, Flag("cluster", "SIZE")] = Field(
@@ -227,21 +235,21 @@ class ClusterSpec(BaseModel):
     keep_runs_size: Size = Field(
         "5g", validate_default=True, description="Size in total up to which folders of finished runs are kept."
     )
-    partition: Annotated[Name | None, Flag("slurm", "NAME", unset="the cluster's default")] = Field(
-        None, description="Partition of the job.", examples=["gpu"]
-    )
-    account: Annotated[Name | None, Flag("slurm", "NAME", unset="yours")] = Field(
-        None, description="Account that the job is charged to.", examples=["project1"]
-    )
-    time: Annotated[Name | None, Flag("slurm", "TIME", unset="the partition's")] = Field(
-        None, description="Time limit of the job, as sbatch takes it.", examples=["2:00:00"]
-    )
-    constraint: Annotated[Name | None, Flag("slurm", "FEATURES", unset="any node")] = Field(
-        None, description="Features that the nodes must have.", examples=["a100"]
-    )
-    sbatch: Annotated[Text | None, Flag("slurm", "OPTIONS", unset="none")] = Field(
-        None, description="More options of sbatch.", examples=["--qos=high --exclusive"]
-    )
+
+
+if TYPE_CHECKING:
+
+    class _AllOptions(_Options): ...
+
+else:  # with those of plug-ins, which follow
+    _AllOptions = type("_AllOptions", (*(each.load() for each in built_in(OPTIONS).values()), _Options), {})
+
+
+class ClusterSpec(_AllOptions):
+    """A request for a cluster."""
+
+    model_config = ConfigDict(defer_build=False)
+
     check: CheckSpec = Field(CheckSpec(), description="Settings of `composesim check`.")
     module: Annotated[Name | None, Flag("run", "MODULE", names=("-m", "--module"))] = Field(
         None, description="Python module that every rank runs, instead of a script."

@@ -78,7 +78,7 @@ def failed_at_start(state: ClusterState) -> tuple[str, ...]:
 def _explain_lost_node(failure: Failure, state: ClusterState) -> Failure:
     node = state.nodes.get(failure.node or "")
     if node and node.oom_killed and failure.rank is not None and failure.message.endswith("was killed by SIGKILL"):
-        # Slurm has killed the rank before the agent, which does not know why.
+        # A cluster has killed the rank before the agent, which does not know why.
         who = node.name if node.has_memory_limit else "this machine"
         return replace(failure, kind="oom", message=f"rank {failure.rank} was killed: {who} ran out of memory")
     if failure.rank is not None or failure.kind in ("start", GAP) or not node or node.exit_code in _GOOD_ENDS:

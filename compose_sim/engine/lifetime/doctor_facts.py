@@ -18,6 +18,7 @@ from compose_sim.engine.lifetime.orphans import find_runs
 from compose_sim.engine.run_folder.folder import runs_folder
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import ComposesimError
+from compose_sim.plugins.registry import ENGINES, built_in
 
 
 def inspect_machine(folder: Path) -> Machine:
@@ -52,7 +53,7 @@ def _has_bridges() -> bool | None:
 def why_unsupported(kind: FaultKind, engine: str) -> str:
     """Return why this machine does not support a kind of fault with an engine, or "" if it does."""
     if engine not in kind.engines:
-        if engine == "slurm":
+        if engine in built_in(ENGINES):
             return "it needs root on the machines of the cluster"
         return f"nodes of the {engine} engine share with the host what the fault would break"
     if engine != "docker":

@@ -11,7 +11,7 @@ from pathlib import Path
 from compose_sim.engine.host.docker_socket import docker_endpoint
 from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.registry import make_engine
+from compose_sim.engine.registry import available_plug_ins, make_engine
 from compose_sim.engine.run_folder.finished import belongs_to, end_of
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
 from compose_sim.engine.run_folder.node_files import folder_of
@@ -151,8 +151,7 @@ def all_nodes_started(folder: RunFolder) -> bool:
 def _engines() -> list[Engine]:
     """Return the engines that may have runs. A Docker daemon on another machine is left alone; whether it responds shows later."""
     has_docker = shutil.which("docker") and docker_endpoint().startswith("unix://")
-    names = (("local", True), ("docker", has_docker), ("slurm", shutil.which("squeue")))
-    return [make_engine(name) for name, is_there in names if is_there]
+    return [make_engine(name) for name in ("local", *(("docker",) if has_docker else ()), *available_plug_ins())]
 
 
 def _found_run(engine: Engine, run: str, labeled: str, project: Path) -> FoundRun:

@@ -15,8 +15,8 @@ from typing import Callable
 
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import HEARTBEAT_SECONDS, Message
+from ..shared.process import STOP_NOTE, is_on_cluster
 from ..shared.rank_logs import RankLogs
-from ..shared.slurm_notice import is_notice
 from . import usage
 from .faults.command_runner import CommandRunner
 from .launchers import ROUND_LAUNCHERS, ContainerLimits, ExitStatus, Launch, RankProcess, Starter, rank_variables
@@ -88,9 +88,9 @@ class Agent:
         self._commands.close()
 
     def interrupt(self, signals: bytes) -> None:
-        """Stop this node because of a signal, and kill the ranks at the second one. After a notice of Slurm, Slurm kills them."""
-        if is_notice(self._events.folder):
-            self._commands.wait_for_slurm()
+        """Stop this node because of a signal, and kill the ranks at the second one. A cluster that gave notice kills them itself."""
+        if is_on_cluster() and not (self._events.folder / STOP_NOTE).exists():
+            self._commands.wait_for_cluster()
         for number in signals:
             name = signal.Signals(number).name
             self._log(f"stopping: {name}")

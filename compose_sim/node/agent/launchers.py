@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from ..shared import roles, starter_protocol
 from ..shared.master_protocol import Message
+from ..shared.process import is_on_cluster
 from . import usage
 
 INHERITED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for this agent (starters/zygote.py)
@@ -226,8 +227,8 @@ class ContainerLimits:
     """Counts how often the kernel enforced a limit of this node, to find the ranks that failed for that reason."""
 
     def __init__(self, *, contained: bool) -> None:
-        """Start to count in a container, and in a job of Slurm; not on plain processes, whose limits are those of the machine."""
-        self._contained = contained or os.environ.get("COMPOSESIM_ENGINE") == "slurm"
+        """Start to count in a container, and in a job of a cluster; not in other processes, whose limits are those of the machine."""
+        self._contained = contained or is_on_cluster()
         self._kills, self._refused = self._counted()
 
     def reached_by(self, status: int, *, refused: bool) -> dict[str, bool]:

@@ -120,9 +120,8 @@ def _run_agent(launch: Launch, master: str, log: Callable[[str], None]) -> int:
 
 def _is_contained() -> bool:
     """Return whether this node has a container to itself, so that every process in it is part of this node."""
-    engine = os.environ.get("COMPOSESIM_ENGINE")
-    if engine:
-        return engine not in ("local", "slurm")
+    if os.environ.get("COMPOSESIM_ENGINE"):  # an engine without containers
+        return False
     return os.getppid() <= 1  # the parent is the container's init, or there is none
 
 

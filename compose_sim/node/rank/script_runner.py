@@ -176,7 +176,7 @@ def _hint(error: BaseException) -> str:
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
         return ""
-    if os.environ.get("COMPOSESIM_ENGINE") in ("local", "slurm"):
+    if os.environ.get("COMPOSESIM_ENGINE"):  # without containers
         return f"The nodes run {sys.executable}. Try: {sys.executable} -m pip install {name}"
     return f"The nodes run {sys.executable} of their image. Try: composesim image build --requirements FILE"
 

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+# Exists in the folder of a run on a cluster once composesim sends SIGTERM to nodes; else the cluster has sent it.
+STOP_NOTE = "control/stop"
 _PR_SET_PDEATHSIG = 1
 _ARG_START, _ARG_END = 45, 46  # in /proc/self/stat, counted after the name: proc(5) calls them 48 and 49
 
@@ -35,6 +37,11 @@ def environment_of(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(os.fsdecode(entry).split("=", 1) for entry in block.split(b"\0") if b"=" in entry)
+
+
+def is_on_cluster() -> bool:
+    """Return whether this is a node of a cluster, which gives notice with SIGTERM before it kills the processes of a job."""
+    return os.environ.get("COMPOSESIM_ENGINE", "local") != "local"
 
 
 def shell_status(status: int) -> int:

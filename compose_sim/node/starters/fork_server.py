@@ -66,7 +66,7 @@ class ForkServer:
         if "torch" in sys.modules:
             failures.require()
         self._wakeup = wake_on_child_exit()
-        signal.signal(signal.SIGTERM, lambda *_: None)  # which Slurm sends to all processes of a node
+        signal.signal(signal.SIGTERM, lambda *_: None)  # which a cluster may send to all processes of a node
         with contextlib.suppress(ConnectionError):  # the agent has disconnected, as the loop will notice
             starter_protocol.send(self._link, {"ready": True})
         with selectors.DefaultSelector() as selector:

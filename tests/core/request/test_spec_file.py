@@ -14,6 +14,7 @@ from compose_sim.core.compose.document import quote
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import make_spec, parse_spec_text
 from compose_sim.errors import SpecError
+from compose_sim.plugins.registry import ENGINES, built_in
 from tests.builders import ROOT
 
 
@@ -21,6 +22,7 @@ def parse(text: str, **variables: str) -> dict[str, Any]:
     return parse_spec_text(text, "composesim.yaml", variables)
 
 
+ENGINE_NAMES = ", ".join(("auto", "docker", "local", *built_in(ENGINES)))
 BAD = [
     # text, line, message, what to type instead
     ("nodes: 0", 1, "nodes: '0' is too small: at least 1", ""),
@@ -50,7 +52,7 @@ BAD = [
     ("memory: 1k", 1, "memory: '1k' is too small: at least 6 MiB, and 256 MiB for a node that trains with torch", ""),
     ("scratch: 1m", 1, "scratch: '1m' is too small: at least 6 MiB", ""),
     ("timeout: [1]", 1, "timeout: a list is not a single value", ""),
-    ("engine: dcoker", 1, "engine: 'dcoker' is not one of auto, docker, local, slurm", "engine: docker"),
+    ("engine: dcoker", 1, f"engine: 'dcoker' is not one of {ENGINE_NAMES}", "engine: docker"),
     ("image: ''", 1, "image: is empty", ""),
     ("recipe: Ray", 1, "recipe: 'Ray' is not a valid name: use lower-case letters, digits and -", ""),
     ("args: --epochs 3", 1, "args: '--epochs 3' is not a list", "args: [--epochs, 3]"),
@@ -140,7 +142,7 @@ BAD_FLAGS = [
     ({"nodes": "abc"}, "--nodes: 'abc' is not a number of nodes"),
     ({"nproc_per_node": "x"}, "--nproc-per-node: 'x' is not a whole number"),
     ({"memory": "lots"}, "--memory: 'lots' is not a size: write it like 512m or 2g"),
-    ({"engine": "podman"}, "--engine: 'podman' is not one of auto, docker, local, slurm"),
+    ({"engine": "podman"}, f"--engine: 'podman' is not one of {ENGINE_NAMES}"),
     ({"env": {"1": "x"}}, "--env: '1' is not a valid name for an environment variable"),
     ({"mounts": ("x",)}, "--mount: 'x' is not SOURCE:TARGET or SOURCE:TARGET:ro"),
     ({"script": "a.py", "module": "b"}, "script 'a.py' and module 'b' cannot both run"),

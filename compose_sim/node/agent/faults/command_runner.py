@@ -45,8 +45,8 @@ class CommandRunner:
         """The time between SIGTERM and SIGKILL, which a command may have changed."""
         return self._node.grace_seconds
 
-    def wait_for_slurm(self) -> None:
-        """Leave it to Slurm to kill the ranks."""
+    def wait_for_cluster(self) -> None:
+        """Leave it to the cluster to kill the ranks."""
         self._node.grace_seconds = float("inf")
 
     def poll(self, ranks: Sequence[RankView]) -> None:

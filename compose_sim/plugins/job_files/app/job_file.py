@@ -11,8 +11,8 @@ from typing import Any
 
 from compose_sim.app.request import Request, find_program, name_after
 from compose_sim.core.plan.capacity import with_default_size
+from compose_sim.core.plan.defaults import find_cluster
 from compose_sim.core.plan.model import Program, copied_name
-from compose_sim.core.plan.slurm import check_exported_options
 from compose_sim.core.request.job_files import Change, Exported, JobFile, Note
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.spec_file import first_problem
@@ -86,8 +86,8 @@ def export(request: Request, target_name: str, *, accelerator: str) -> Exported:
     """Return the document; raise SpecError if the spec cannot be met on this kind of cluster."""
     spec, target = with_default_size(request.spec), TARGETS[target_name]
     _check_recipe(spec, target_name, target)
-    if target_name == "slurm":
-        check_exported_options(spec.sbatch or "")
+    if cluster := find_cluster(target_name):
+        cluster.check_exported(spec)
     if target.needs_image and spec.image in ("auto", "host"):
         raise SpecError(
             f"the image '{spec.image}' exists on this machine only, and a {target_name} pulls its image from a registry",

@@ -12,13 +12,14 @@ import yaml
 
 from compose_sim.core.plan.environment import is_secret
 from compose_sim.core.plan.model import Program
+from compose_sim.core.request.flags import options_of
 from compose_sim.core.request.job_files import Change
 from compose_sim.core.request.spec import ClusterSpec, NodeSpec
 from compose_sim.core.text import format_bytes, format_count
 from compose_sim.errors import SpecError
 
 STORE_PORT = 29500  # torchrun's default
-SLURM_KEYS = ("partition", "account", "time", "constraint", "sbatch")  # of a spec
+SLURM_KEYS = tuple(each.field for each in options_of(ClusterSpec) if each.group == "slurm")  # none without that plug-in
 _OWN_VARIABLE = re.compile(r"\bCOMPOSESIM_[A-Z_]+\b")
 
 

@@ -44,7 +44,7 @@ def specs(draw: st.DrawFn, target: str) -> dict[str, Any]:
         "hang_timeout": st.just("1m"),
         "name": st.just("own-name"),
     }
-    if target == "slurm":  # the import ignores them: there is one machine
+    if target == "slurm" and SLURM_KEYS:  # the import ignores them: there is one machine
         optional |= {"partition": st.just("gpu"), "constraint": st.just("a100"), "sbatch": st.just("--qos=high -w n1")}
     if recipe == "ddp":
         optional["max_restarts"] = st.integers(1, 5)

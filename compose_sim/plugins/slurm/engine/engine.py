@@ -1,4 +1,4 @@
-"""Run nodes on a Slurm cluster: one job per run, one step per node, and one process in the job that starts them (node/slurm/job.py)."""
+"""Run nodes on a Slurm cluster: one job per run, one step per node, and one process in the job that starts them (node/job.py)."""
 
 from __future__ import annotations
 
@@ -14,32 +14,15 @@ from pathlib import Path
 from compose_sim.core.faults.kind import Action, Pause, Signal, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.verdict.verdict import RUNNING, WAITING, job_ending, job_exit_code
 from compose_sim.engine.protocol import NodeStatus, Progress
 from compose_sim.engine.run_folder.folder import RunFolder, end_of_output, try_read_plan
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.engine.slurm import jobs
-from compose_sim.engine.slurm.jobs import (
-    MASTER,
-    ask,
-    exited,
-    find_jobs,
-    job_fields,
-    read_nodes,
-    read_records,
-    require_commands,
-    status_of,
-)
 from compose_sim.engine.subprocesses import run_on_lines, run_on_terminal, through_shell
-from compose_sim.errors import (
-    CommandError,
-    ComposesimError,
-    EngineError,
-    EngineSilentError,
-    SpecError,
-)
+from compose_sim.errors import CommandError, ComposesimError, EngineError, EngineSilentError, SpecError
+from compose_sim.plugins.slurm.core.endings import RUNNING, WAITING, job_ending, job_exit_code
+from compose_sim.plugins.slurm.engine import jobs
 
-_REQUESTS = "control/slurm-requests"  # node/slurm/job.py explains them
+_REQUESTS = "control/slurm-requests"  # node/job.py explains them
 _POLL_S = 0.1
 _LOOK_S = 2.0  # between questions to the controller, which serves all users
 _STARTED_WITHIN_S = 120.0
@@ -65,12 +48,12 @@ class SlurmEngine:
 
     def describe(self) -> str:
         """Return the version of Slurm."""
-        return ask(["sbatch", "--version"]).strip()
+        return jobs.ask(["sbatch", "--version"]).strip()
 
     def prepare(self, plan: Plan, progress: Progress) -> str:
         """Check that the commands of Slurm are there, and that the controller responds."""
         self._progress = progress
-        require_commands()
+        jobs.require_commands()
         return plan.image
 
     def image_digest(self, image: str) -> str:
@@ -95,17 +78,17 @@ class SlurmEngine:
     def _await_job(self, folder: RunFolder) -> None:
         shown, running_since, looked = "", 0.0, float("-inf")
         while True:
-            records = read_records(folder.path)
+            records = jobs.read_records(folder.path)
             if failed := next((each for each in records if each["kind"] == "failed"), None):
                 message = f"the nodes of Slurm job {self._job} cannot run: {failed['message']}"
                 raise SpecError(message, evidence=self.output(folder.name, "slurm"), hint=failed["hint"])
             if any(each["kind"] == "running" for each in records):
                 return
             if time.monotonic() - looked > _LOOK_S / 4:
-                fields, looked = job_fields(self._job), time.monotonic()
+                fields, looked = jobs.job_fields(self._job), time.monotonic()
                 state, reason = fields.get("JobState", ""), fields.get("Reason", "")
                 if not jobs.is_under_way(fields) or self._launcher_exited():
-                    if len(read_records(folder.path)) > len(records):
+                    if len(jobs.read_records(folder.path)) > len(records):
                         continue
                     self._raise_ended(fields, folder)
                 running_since = running_since or (time.monotonic() if state == "RUNNING" else 0.0)
@@ -139,10 +122,10 @@ class SlurmEngine:
 
     def exits(self, plan: Plan) -> Iterator[NodeStatus]:
         """Follow what the job records, and the state of the job, which may end without a record."""
-        running, seen, looked = {MASTER, *(node.name for node in plan.initial_nodes)}, 0, time.monotonic()
+        running, seen, looked = {jobs.MASTER, *(node.name for node in plan.initial_nodes)}, 0, time.monotonic()
         folder = self._path_of(plan.run)
         while running and folder:
-            new = read_records(folder)[seen:]
+            new = jobs.read_records(folder)[seen:]
             seen += len(new)
             for record in new:
                 if record["kind"] == "started":
@@ -150,22 +133,22 @@ class SlurmEngine:
                 elif record["kind"] == "exited":
                     running.discard(record["node"])
                     self._look_at_job(record["job"], waits=record["exit_code"] != 0)
-                    yield exited(plan.run, record["node"], record["exit_code"], oom=record["oom"])
+                    yield jobs.exited(plan.run, record["node"], record["exit_code"], oom=record["oom"])
             if not new and time.monotonic() - looked > _LOOK_S:
                 fields, looked = self._look_at_job(self._job), time.monotonic()
                 if fields is None:
                     continue
                 is_over = fields.get("JobState") not in RUNNING or self._launcher_exited()
-                if is_over and len(read_records(folder)) == seen:
+                if is_over and len(jobs.read_records(folder)) == seen:
                     code = self._launcher.returncode if self._launcher else job_exit_code(fields)
-                    yield from [exited(plan.run, name, code) for name in sorted(running)]
+                    yield from [jobs.exited(plan.run, name, code) for name in sorted(running)]
                     return
             time.sleep(_POLL_S)
 
     def _look_at_job(self, job: str, *, waits: bool = True) -> Mapping[str, str] | None:
         """Record what happened to the job, and return what the controller knows. If it does not answer, say so once: nodes run on."""
         try:
-            fields = job_fields(job)
+            fields = jobs.job_fields(job)
             self._note_ending(fields, waits=waits)
             return fields
         except EngineSilentError as error:
@@ -191,17 +174,17 @@ class SlurmEngine:
         if not isinstance(act, Signal | Pause):
             raise EngineError(f"the slurm engine cannot perform {act!r}", hint="composesim up --engine docker …")
         name = act.name if isinstance(act, Signal) else "STOP" if act.on else "CONT"
-        argv, node = self._on_node(plan.run, act.node), read_nodes(folder.path).get(act.node, {})
+        argv, node = self._on_node(plan.run, act.node), jobs.read_nodes(folder.path).get(act.node, {})
         if "exit_code" not in node:
-            ask([*argv, *_task(folder.path, plan.python, "signal", plan.run, act.node, name)])
+            jobs.ask([*argv, *_task(folder.path, plan.python, "signal", plan.run, act.node, name)])
 
     def _start_node(self, folder: RunFolder, name: str) -> None:
-        if "exit_code" not in (read_nodes(folder.path).get(name) or {"exit_code": None}):
+        if "exit_code" not in (jobs.read_nodes(folder.path).get(name) or {"exit_code": None}):
             return
-        before = sum(each["kind"] == "started" for each in read_records(folder.path))
+        before = sum(each["kind"] == "started" for each in jobs.read_records(folder.path))
         folder.files.append(_REQUESTS, json.dumps({"start": name}) + "\n")
         deadline = time.monotonic() + _STARTED_WITHIN_S
-        while sum(each["kind"] == "started" for each in read_records(folder.path)) == before:
+        while sum(each["kind"] == "started" for each in jobs.read_records(folder.path)) == before:
             if time.monotonic() > deadline:
                 raise EngineError(f"Slurm has not started {name} again", hint=f"composesim ps --run {folder.name}")
             time.sleep(_POLL_S)
@@ -213,18 +196,20 @@ class SlurmEngine:
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return the nodes of each run that has a job."""
         statuses = []
-        for job in find_jobs(run, within_s=_LISTED_WITHIN_S):
-            plan, nodes = try_read_plan(job.folder), read_nodes(Path(job.folder))
+        for job in jobs.find_jobs(run, within_s=_LISTED_WITHIN_S):
+            plan, nodes = try_read_plan(job.folder), jobs.read_nodes(Path(job.folder))
             ranks = {node.name: ",".join(map(str, node.ranks)) for node in plan.nodes} if plan else {}
-            statuses += [status_of(job, name, nodes.get(name, {}), ranks.get(name, "")) for name in (MASTER, *ranks)]
+            statuses += [
+                jobs.status_of(job, name, nodes.get(name, {}), ranks.get(name, "")) for name in (jobs.MASTER, *ranks)
+            ]
         return tuple(statuses)
 
     def stop(self, run: str, *, grace_s: float) -> None:
         """Have the job end its nodes with SIGTERM, then the master; kill what is left after the grace period."""
         if self._job:
-            self._note_ending(job_fields(self._job))
+            self._note_ending(jobs.job_fields(self._job))
         self._noted = True  # what happens to the job from now on is our doing
-        for job in find_jobs(run):
+        for job in jobs.find_jobs(run):
             if job.state in RUNNING:
                 SafeFolder(Path(job.folder)).append(_REQUESTS, json.dumps({"stop": grace_s}) + "\n")
                 with suppress(EngineError):  # `remove` cancels it
@@ -233,9 +218,9 @@ class SlurmEngine:
 
     def remove(self, run: str) -> None:
         """Cancel the job of a run. One that has ended its nodes gets a moment to end by itself, and counts as completed then."""
-        for job in find_jobs(run):
-            nodes = read_nodes(Path(job.folder))
-            if nodes and all("exit_code" in node for name, node in nodes.items() if name != MASTER):
+        for job in jobs.find_jobs(run):
+            nodes = jobs.read_nodes(Path(job.folder))
+            if nodes and all("exit_code" in node for name, node in nodes.items() if name != jobs.MASTER):
                 with suppress(EngineError):
                     jobs.wait_until_over(job, deadline=time.monotonic() + _MASTER_ENDS_WITHIN_S)
                     continue
@@ -260,7 +245,7 @@ class SlurmEngine:
 
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a job."""
-        return dict(sorted((job.run, job.folder) for job in find_jobs(within_s=_LISTED_WITHIN_S)))
+        return dict(sorted((job.run, job.folder) for job in jobs.find_jobs(within_s=_LISTED_WITHIN_S)))
 
     def forget_absent_runs(self) -> None:
         """Do nothing: a run without a job has left nothing."""
@@ -269,8 +254,8 @@ class SlurmEngine:
         """Return that the controller does not respond, if so; record what happened to the job, if nodes ended because of it."""
         try:
             if self._job:
-                self._note_ending(job_fields(self._job))
-            ask(["scontrol", "ping"], within_s=_PING_S)
+                self._note_ending(jobs.job_fields(self._job))
+            jobs.ask(["scontrol", "ping"], within_s=_PING_S)
         except CommandError as error:
             return f"the controller of the Slurm cluster is down: {error.output.strip()}. Try: scontrol ping"
         except ComposesimError as error:
@@ -279,8 +264,8 @@ class SlurmEngine:
 
     def _on_node(self, run: str, node: str) -> list[str]:
         """Return the start of a command line that runs a program on the machine of a node, beside the node's own step."""
-        job = next(iter(find_jobs(run)), None)
-        host = read_nodes(Path(job.folder)).get(node, {}).get("host") if job else None
+        job = next(iter(jobs.find_jobs(run)), None)
+        host = jobs.read_nodes(Path(job.folder)).get(node, {}).get("host") if job else None
         if job is None or host is None:
             raise EngineError(f"'{node}' of run '{run}' is not running", hint=f"composesim ps --run {run}")
         return [
@@ -291,7 +276,7 @@ class SlurmEngine:
     def _path_of(self, run: str) -> Path | None:
         if self._folder and self._folder.name == run:
             return self._folder.path
-        return next((Path(job.folder) for job in find_jobs(run)), None)
+        return next((Path(job.folder) for job in jobs.find_jobs(run)), None)
 
 
 def _task(folder: Path, python: str, *arguments: str) -> list[str]:

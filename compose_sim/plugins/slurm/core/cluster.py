@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection
+from typing import cast
 
 from compose_sim.core.plan.model import REQUESTED, Choice
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
+from compose_sim.plugins.slurm.core.options import SlurmOptions
 
-FIRST_NODE = "%first-node%"  # in place of the master's address, which is known once the job runs
+SUPPORTED = ("memory", "cpus")
 _RECIPES = ("ddp", "exec")
 _MIB = 1 << 20
 ASSIGNED = "of the cluster"
@@ -50,7 +52,7 @@ _SHORT = {
 }
 
 
-def check_slurm(spec: ClusterSpec) -> None:
+def check(spec: ClusterSpec) -> None:
     """Raise SpecError for what composesim does not do on a cluster."""
     if spec.recipe not in _RECIPES:
         raise SpecError(
@@ -68,7 +70,7 @@ def check_slurm(spec: ClusterSpec) -> None:
 
 def submit_options(spec: ClusterSpec) -> tuple[str, ...]:
     """Return the options of `sbatch` for a request. Those of `--sbatch` come last, so that they win."""
-    nodes = spec.node_specs
+    options, nodes = cast(SlurmOptions, spec), spec.node_specs
     cpus = max((node.cpus or spec.cpus or 0 for node in nodes), default=0)
     memory = max((node.memory or spec.memory or 0 for node in nodes), default=0)
     gpus = "" if spec.gpus in ("none", "emulated") else spec.gpus_per_node
@@ -78,12 +80,12 @@ def submit_options(spec: ClusterSpec) -> tuple[str, ...]:
         "cpus-per-task": math.ceil(cpus),
         "mem": f"{-(-memory // _MIB)}M" if memory else "",
         "gpus-per-node": gpus,
-        "partition": spec.partition,
-        "account": spec.account,
-        "time": spec.time,
-        "constraint": spec.constraint,
+        "partition": options.partition,
+        "account": options.account,
+        "time": options.time,
+        "constraint": options.constraint,
     }
-    more = _more_options(spec.sbatch or "")
+    more = _more_options(options.sbatch or "")
     elastic = ("--no-kill",) if spec.elastic else ()
     return (*(f"--{name}={value}" for name, value in values.items() if value), "--no-requeue", *elastic, *more)
 
@@ -105,9 +107,9 @@ def _more_options(text: str) -> list[str]:
     return words
 
 
-def check_exported_options(text: str) -> None:
+def check_exported(spec: ClusterSpec) -> None:
     """Raise SpecError for an option in `--sbatch` that contradicts the rest of an exported script."""
-    for word in text.split():
+    for word in (cast(SlurmOptions, spec).sbatch or "").split():
         if word.startswith("-") and (known := _known(word, _SIZES)):
             raise _contradicts(word, _SIZES[known])
 
@@ -137,8 +139,8 @@ def _known(word: str, options: Collection[str]) -> str:
     return next((known for known in options if is_long_enough and known.startswith(name)), "")
 
 
-def choose_slurm_gpus(spec: ClusterSpec) -> tuple[Choice, Choice]:
-    """Return the GPUs that nodes see, and the backend of torch.distributed."""
+def choose(spec: ClusterSpec) -> tuple[Choice, Choice, Choice]:
+    """Return the GPUs that nodes see, the backend of torch.distributed, and the options of the job."""
     if spec.gpus == "auto" and spec.gpus_per_node:
         gpus = Choice(what="gpus", value=ASSIGNED, why=f"{spec.gpus_per_node} per node, which Slurm chooses")
     elif spec.gpus == "none":
@@ -149,8 +151,8 @@ def choose_slurm_gpus(spec: ClusterSpec) -> tuple[Choice, Choice]:
     if spec.backend == "nccl" and gpus.value == "none":
         raise SpecError("backend 'nccl' needs NVIDIA GPUs", hint="composesim up --gpus-per-node 1 …")
     backend = "nccl" if gpus.value == ASSIGNED else "gloo"
+    why = "nodes have GPUs" if backend == "nccl" else f"GPUs: {gpus.value}"
     if spec.backend != "auto":
-        return gpus, Choice(what="backend", value=spec.backend, why=REQUESTED)
-    return gpus, Choice(
-        what="backend", value=backend, why="nodes have GPUs" if backend == "nccl" else f"GPUs: {gpus.value}"
-    )
+        backend, why = spec.backend, REQUESTED
+    job = Choice(what="job", value=shlex.join(submit_options(spec)), why="options of sbatch")
+    return gpus, Choice(what="backend", value=backend, why=why), job

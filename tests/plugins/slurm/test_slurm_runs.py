@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from compose_sim.core.verdict.verdict import job_ending
+from compose_sim.plugins.registry import built_in
+from compose_sim.plugins.slurm.core.endings import job_ending
 from tests.builders import ROOT
 from tests.cli.commands.test_cmd_view import served
 from tests.contract.bench import until
@@ -510,6 +511,7 @@ def test_without_slurm_on_this_machine(tmp_path: Path, monkeypatch: pytest.Monke
 # --- Exports ---
 
 
+@pytest.mark.skipif(not built_in("composesim.job_writers"), reason="no plug-in writes jobs")
 def test_a_rendered_job_runs_on_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys\nopen(os.environ['RANK'], 'w').write(' '.join([os.environ['WORLD_SIZE'], os.environ['WORD'], *sys.argv[1:]]))\n"

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.verdict.verdict import RUNNING, WAITING, job_ending
 from compose_sim.engine.protocol import NodeStatus
 from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
 from compose_sim.errors import CommandError, EngineError, EngineSilentError, EnvironmentMissingError, SpecError
+from compose_sim.plugins.slurm.core.endings import RUNNING, WAITING, job_ending
 
 ANSWERS_WITHIN_S = 60.0
 _NO_CONTROLLER = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "Zero Bytes were")

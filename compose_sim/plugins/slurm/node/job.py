@@ -17,9 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..shared import roles
-from ..shared.process import shell_status
-from ..shared.slurm_notice import announce_stop
+from ....node.shared import roles
+from ....node.shared.process import STOP_NOTE, shell_status
 
 RECORDS, REQUESTS, JOB_FILE = "control/slurm-records", "control/slurm-requests", "control/slurm-job"
 MASTER = "master"
@@ -206,7 +205,7 @@ class _Job:
         for request in map(json.loads, lines):
             if "stop" in request:
                 self._kill_at = min(self._kill_at, time.monotonic() + request["stop"])
-                announce_stop(self._folder)
+                (self._folder / STOP_NOTE).touch()
                 self._signal_nodes("TERM")
                 self._signal_nodes("CONT")  # a frozen node does not react to SIGTERM
             elif request["start"] in self._nodes and request["start"] not in self._processes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.plan.slurm import submit_options
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
+from compose_sim.plugins.slurm.core.cluster import submit_options
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..shared.process import environment_of
-from ..shared.slurm_notice import announce_stop
+from ....node.shared.process import STOP_NOTE, environment_of
 
 AGENT = "COMPOSESIM_AGENT_PID"
 _SIOCGIFADDR = 0x8915
@@ -61,10 +60,10 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
 
 def _signal(run: str, node: str, name: str) -> int:
     number = signal.Signals[f"SIG{name}"]
-    if name == "TERM":
-        announce_stop(Path(__file__).parents[2])  # the code of nodes is in the folder of the run
+    agent = _await_agent(run, node)
+    if name == "TERM" and (folder := environment_of(agent or 0).get("COMPOSESIM_DIR")):
+        Path(folder, STOP_NOTE).touch()
     sent: set[int] = set()
-    _await_agent(run, node)
     deadline = time.monotonic() + _GONE_WITHIN
     # Until no new process appears: one may have been forking. A killed process must also have left.
     while found := {pid: values for pid, values in _processes(run, node).items() if name == "KILL" or pid not in sent}:
@@ -83,14 +82,12 @@ def _signal(run: str, node: str, name: str) -> int:
 def _await_agent(run: str, node: str) -> int | None:
     """Return the first process of a node, which Slurm may still be starting; None if it is not running on this machine."""
     deadline = time.monotonic() + _BEGUN_WITHIN
-    while (agent := _agent_of(run, node)) is None and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        for pid, values in _processes(run, node).items():
+            if values.get(AGENT) == str(pid):
+                return pid
         time.sleep(0.01)
-    return agent
-
-
-def _agent_of(run: str, node: str) -> int | None:
-    """Return the first process of a node; None if it is not running on this machine."""
-    return next((pid for pid, values in _processes(run, node).items() if values.get(AGENT) == str(pid)), None)
+    return None
 
 
 def _processes(run: str, node: str) -> dict[int, dict[str, str]]:

@@ -1,0 +1,1 @@
+"""Plan a Slurm job, and judge how it ended."""
