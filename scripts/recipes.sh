@@ -5,13 +5,14 @@
 #   scripts/recipes.sh --check     list what is missing, on stderr; exit status 0 or 1
 #   scripts/recipes.sh --wheels    print the folder with the wheel of Horovod, for `composesim image build --wheels`
 #
-# The versions are those of templates/image/requirements/, as in images; the torch is that of .venv (make help).
+# The versions are those of templates/image/requirements/ and of plug-ins, as in images; the torch is that of .venv (make help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes
 IMAGE=templates/image
+mapfile -t REQUIREMENTS < <(find templates compose_sim/plugins -path '*/image/requirements/*.txt' 2>/dev/null | sort)
 VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/plugins/job_files/core/exports/test_validators.py
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
 PATH=$PATH:/usr/sbin # where sshd is
@@ -40,9 +41,9 @@ ensure() {
     pip install 'pip>=25.1' # the first with --group
     pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
     build_horovod
-    pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
     pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
-    pip install --requirement "$IMAGE/requirements/horovod.txt"
+    # shellcheck disable=SC2046  # one option for each file
+    pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "${REQUIREMENTS[@]}")
     pip install "${VALIDATORS[@]}"
     pip uninstall --yes rfc3987-syntax lark # Jupyter's: where they are, each process of Ray takes 1.4 s of CPU longer to start
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
@@ -53,7 +54,7 @@ print(", ".join(f"{name} {version(name)}" for name in ("torch", "horovod", "ray"
 
 # Everything that would make another .venv-recipes.
 fingerprint() {
-    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh "$IMAGE"/requirements/*.txt; echo "$PWD $(torch) $(python_version)"; } |
+    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh "${REQUIREMENTS[@]}"; echo "$PWD $(torch) $(python_version)"; } |
         sha256sum | cut -d ' ' -f 1
 }
 

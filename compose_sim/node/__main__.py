@@ -39,8 +39,6 @@ ROLES = {
     "horovodrun": ".frameworks.horovod.horovodrun",
     "sshd-starter": ".frameworks.horovod.sshd_starter",
     "ssh-rank": ".frameworks.horovod.ssh_rank",
-    "ray-driver": ".frameworks.ray.driver",
-    "ray-member": ".frameworks.ray.member",
     "paddle-driver": ".frameworks.paddle.driver",
     "paddle-launch": ".frameworks.paddle.launch",
     "auth-proxy": ".services.auth_proxy",

@@ -70,7 +70,6 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ((*PLAN, "--with", "tensorbord", "train.py"), 2, "did you mean 'tensorboard'?"),
         ((*PLAN, "--recipe", "pytorch", "train.py"), 2, "did you mean 'ddp'?"),
         ((*PLAN, "--recipe", "horovd", "train.py"), 2, "did you mean 'horovod'?"),
-        ((*PLAN, "--recipe", "ray", "--option", "cpu=2", "train.py"), 2, "did you mean 'cpus'?"),
         ((*PLAN, "bin.py"), 2, "there is: has_fields.py"),
         ((*PLAN, "/dev/null"), 2, "Try: composesim up - reads it from standard input"),
         (("completion", "bsh"), 2, "there is no 'bsh'; did you mean 'bash'?"),

@@ -10,16 +10,9 @@ import click
 
 from compose_sim.cli.console import MARKS, echo, print_json, say
 from compose_sim.cli.run_lookup import FILE, json_option
-from compose_sim.core.compose.dockerfile import (
-    DEFAULT_BASE_TAG,
-    DEFAULT_TORCH,
-    RECIPES,
-    SERVICES,
-    Image,
-    compilers_of,
-    contents_of_packages,
-)
+from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, SERVICES, Image, compilers_of
 from compose_sim.core.plan.defaults import default_image
+from compose_sim.core.plan.recipes.image import DEFAULT_BASE_TAG, contents_of_packages
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
 
@@ -136,7 +129,8 @@ def build(
 
     if keep_ca_certificate and not ca_certificate:
         raise click.UsageError("--keep-ca-certificate needs --ca-certificate FILE")
-    contents = RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)
+    module = find_recipe(recipe)
+    contents = getattr(module, "IMAGE", None) or contents_of_packages(recipe, module.PACKAGES)
     base = base or contents.base
     compiles = contents.compiled and not has_wheel(wheels, contents.compiled)
     if compile_on and not contents.compiled:

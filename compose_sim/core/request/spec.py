@@ -35,6 +35,7 @@ from compose_sim.core.request.field_types import (
     Text,
 )
 from compose_sim.core.request.flags import Flag
+from compose_sim.core.request.names import RECIPE_NAMES
 
 ISOLATED = ("isolated", "offline")  # networks on which nodes reach only one another
 MAX_NODES_ON_A_BRIDGE = 1000  # a Linux bridge has 1,024 ports; the master and the gateway take some
@@ -105,7 +106,7 @@ class ClusterSpec(BaseModel):
     recipe: Annotated[str, Flag("recipe", "NAME")] = Field(
         "ddp",
         pattern=r"^[a-z][a-z0-9-]*$",
-        description="Framework to start: ddp, exec, horovod, paddle, paddle-ray, ray, or an installed recipe.",
+        description=f"Framework to start: {', '.join(RECIPE_NAMES)}, or an installed recipe.",
     )
     options: Annotated[dict[str, Text], Flag("recipe", "NAME=VALUE", names=("--option",))] = Field(
         default_factory=dict, description="Set options of the recipe.", examples=[{"cpus": 4}]

@@ -166,7 +166,7 @@ class DriverMembership(Coordinator[_Member]):
 
 SOCKET = "COMPOSESIM_DRIVER_LINK"  # the descriptor of the driver's connection to the master
 NODE = "driver"  # the node's name in the events and logs of the driver
-NOT_READY, UNREACHABLE = 92, 93  # exit codes, which recipes explain, as those in frameworks/installed.py
+NOT_READY, UNREACHABLE = 92, 93  # exit codes, which recipes explain, as those in starters/installed.py
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,10 @@ from tests.builders import ROOT, a_host, a_plan
 from tests.inventories import CDI, FOUR, MIG, RAW, SCATTERED, h200s
 
 GOLDEN = ROOT / "tests" / "golden"
+OF_PLUG_INS = {folder.name: folder for folder in (ROOT / "tests" / "plugins").glob("*/golden/*")}
 SCHEMA = json.loads((ROOT / "templates" / "schema" / "compose-spec.json").read_text())
 
-# Each case: a folder in tests/golden, owned by the test of the same name.
+# Each case: a folder in tests/golden, owned by the test of the same name. Plug-ins have a composesim.yaml in such a folder.
 CASES: dict[str, dict[str, Any]] = {
     "two-nodes": {},
     "limits-and-mounts": {"nodes": 3, "memory": "2g", "cpus": 0.5, "mounts": ["/data:/data:ro"], "shm_size": "256m"},
@@ -63,15 +64,10 @@ CASES: dict[str, dict[str, Any]] = {
         "elastic": "1:3",
         "options": {"timeline": "on", "cycle-time": "2"},
     },
-    "ray": {
-        "recipe": "ray",
-        "image": "composesim-ray:latest",
-        "nodes": [{"cpus": 1, "memory": "3g"}, {"cpus": 2}],
-        "elastic": "2:3",
-    },
     "paddle": {"recipe": "paddle", "image": "composesim-paddle:latest", "elastic": "1:2"},
     "paddle-ray": {"recipe": "paddle-ray", "image": "composesim-paddle-ray:latest", "script": "search.py"},
     "services": {"with": ["jupyter", "tensorboard", "grafana"], "image": "torch:1", "publish": {"jupyter": 9999}},
+    **{name: yaml.safe_load((folder / "composesim.yaml").read_text()) for name, folder in OF_PLUG_INS.items()},
 }
 
 
@@ -90,7 +86,7 @@ def document(plan: Plan) -> str:
 def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
     """The file is the product: every change to it is reviewed as a diff."""
     text = document(the_plan(case))
-    golden = GOLDEN / case / "docker-compose.yml"
+    golden = OF_PLUG_INS.get(case, GOLDEN / case) / "docker-compose.yml"
     if update_golden:
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
@@ -99,7 +95,7 @@ def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
 
 
 def test_every_golden_folder_is_owned() -> None:
-    assert {folder.name for folder in GOLDEN.iterdir()} == set(CASES)
+    assert {folder.name for folder in GOLDEN.iterdir()} == set(CASES) - set(OF_PLUG_INS)
 
 
 @pytest.mark.parametrize("case", CASES)

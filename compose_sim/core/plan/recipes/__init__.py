@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from compose_sim.core.plan.model import PlannedPort, Program
+from compose_sim.core.request.names import RECIPE_GROUP
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
-
-BUILT_IN = ("ddp", "exec", "horovod", "paddle", "paddle-ray", "ray")
+from compose_sim.plugins.registry import built_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,12 @@ class Recipe(Protocol):
 
 
 def load_recipe(name: str) -> Recipe:
-    """Return the built-in recipe of that name."""
-    return cast(Recipe, import_module(f"compose_sim.core.plan.recipes.{name.replace('-', '_')}"))
+    """Return the recipe of that name in RECIPE_NAMES."""
+    of_plug_in = built_in(RECIPE_GROUP).get(name)
+    module = (
+        of_plug_in.load() if of_plug_in else import_module(f"compose_sim.core.plan.recipes.{name.replace('-', '_')}")
+    )
+    return cast(Recipe, module)
 
 
 def refuse_launcher(spec: ClusterSpec, reason: str, *, hint: str = "leave --launcher out") -> None:

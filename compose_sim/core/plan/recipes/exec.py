@@ -15,6 +15,7 @@ from compose_sim.core.plan.recipes import (
     refuse_launcher,
     rendezvous_commands,
 )
+from compose_sim.core.plan.recipes.image import Contents
 from compose_sim.core.request.spec import ClusterSpec
 
 EMULATES_GPUS = False  # GPUs are emulated in the Python that composesim's launchers start
@@ -22,6 +23,7 @@ RUNS_COMMANDS = True
 DRIVEN = False
 PACKAGES: Mapping[str, str] = {}
 EXAMPLE = ""
+IMAGE = Contents()
 OPTIONS: Mapping[str, str] = {}
 EXIT_CODES: Mapping[int, str] = {}
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from compose_sim.core.plan.model import HOSTED
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, no_ports, refuse_launcher
+from compose_sim.core.plan.recipes.image import Contents, Framework
 from compose_sim.core.plan.recipes.options import option_of, switch
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.text import parse_bytes
@@ -21,6 +22,11 @@ RUNS_COMMANDS = False
 DRIVEN = True
 PACKAGES: Mapping[str, str] = {"horovod": "0.28", "torch": "2.0"}
 EXAMPLE = "templates/examples/horovod_digits.py"
+IMAGE = Contents(
+    frameworks=(Framework(name="horovod", module="horovod.torch"),),
+    system_packages=("openmpi-bin", "openssh-client", "openssh-server"),
+    compiled="horovod",
+)
 OPTIONS: Mapping[str, str] = {
     "timeline": "Record Horovod's timeline and print the time spent computing, reducing and waiting.",
     "fusion-threshold": "Size up to which Horovod reduces tensors together; 0 turns this off.  [example: 64m]",

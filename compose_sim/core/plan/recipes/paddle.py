@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compose_sim.core.plan.recipes import ClusterLayout, no_ports, refuse_launcher, rendezvous_commands
+from compose_sim.core.plan.recipes.image import PYTHON_BASE, Contents, Framework
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
@@ -17,6 +18,12 @@ RUNS_COMMANDS = False
 DRIVEN = False
 PACKAGES: Mapping[str, str] = {"paddlepaddle": "3.0"}
 EXAMPLE = "templates/examples/paddle_digits.py"
+IMAGE = Contents(
+    base=PYTHON_BASE,
+    torch=False,
+    frameworks=(Framework(name="paddle", module="paddle"),),
+    system_packages=("libgomp1",),  # unlike torch's, Paddle's wheel has no OpenMP
+)
 OPTIONS: Mapping[str, str] = {}
 EXIT_CODES: Mapping[int, str] = {}
 

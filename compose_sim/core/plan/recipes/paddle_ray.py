@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, paddle, ray
+from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, paddle
+from compose_sim.core.request.names import RECIPE_GROUP
+from compose_sim.plugins.registry import built_in
+
+ray = built_in(RECIPE_GROUP)["ray"].load()
 
 EMULATES_GPUS = False
 RUNS_COMMANDS = False
 DRIVEN = True
 PACKAGES: Mapping[str, str] = {**ray.PACKAGES, **paddle.PACKAGES}
 EXAMPLE = "templates/examples/paddle_ray_search.py"
+IMAGE = replace(paddle.IMAGE, frameworks=(*paddle.IMAGE.frameworks, *ray.IMAGE.frameworks))
 OPTIONS = ray.OPTIONS
 EXIT_CODES: Mapping[int, str] = {
     **ray.EXIT_CODES,

@@ -26,7 +26,7 @@ from pathlib import Path
 from ...master.driver_membership import NOT_READY, UNREACHABLE, MasterConnection, fail
 from ...shared import process, roles
 from ...shared.roles import add_passthrough
-from ..installed import MISSING, StartError, require
+from ...starters.installed import MISSING, StartError, require
 from . import ssh
 from .hosts import EventReader, NodeStates, SshConnections
 

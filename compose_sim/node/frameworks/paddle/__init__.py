@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..installed import require
+from ...starters.installed import require
 
 OLDEST = "3.0"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...master.driver_membership import fail
-from ..installed import StartError
-from ..ray import driver
+from ...shared import plug_ins
+from ...starters.installed import StartError
 from . import require_paddle
 
 
@@ -14,4 +14,4 @@ def main(arguments: list[str]) -> None:
         require_paddle("paddle-ray")
     except StartError as error:
         fail(error.code, str(error), error.hint)
-    driver.main(arguments)
+    plug_ins.load(plug_ins.names("composesim.roles")["ray-driver"]).main(arguments)

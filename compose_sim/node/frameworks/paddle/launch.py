@@ -23,8 +23,8 @@ from ...shared import process, roles
 from ...shared.event_log import EventLog
 from ...shared.master_protocol import connect
 from ...shared.starter_protocol import receive
+from ...starters.installed import StartError
 from ...starters.popen_hook import RankWatcher
-from ..installed import StartError
 from . import require_paddle
 
 PORT_TAKEN, BROKEN = 94, 95

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from ...master.driver_membership import (
+from ....node.master.driver_membership import (
     NOT_READY,
     UNREACHABLE,
     MasterConnection,
@@ -21,9 +21,9 @@ from ...master.driver_membership import (
     run_script,
     seconds_until,
 )
-from ...master.server import PortTaken, free_port, listen
-from ...shared.roles import add_passthrough
-from ..installed import StartError
+from ....node.master.server import PortTaken, free_port, listen
+from ....node.shared.roles import add_passthrough
+from ....node.starters.installed import StartError
 from . import start
 
 _POLL_S = 0.1

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.node.frameworks.installed import TOO_OLD, StartError
-from compose_sim.node.frameworks.ray import start
+from compose_sim import assets
 from compose_sim.node.master.server import free_port
-
-NODE = Path(start.__file__).parents[2]
+from compose_sim.node.starters.installed import TOO_OLD, StartError
+from compose_sim.plugins.ray.node import start
 
 
 def a_ray_of(version: str, folder: Path) -> Path:
@@ -96,7 +95,7 @@ def run_member(folder: Path, *options: str, python: tuple[str, ...]) -> subproce
     }
     words = ("--cpus=1", "--memory=0", "--shm=100000000", "--share=1", "--free-ports", *options)
     return subprocess.run(
-        [*python, NODE / "__main__.py", "ray-member", *words],
+        [*python, assets.node_code() / "__main__.py", "ray-member", *words],
         env=variables,
         capture_output=True,
         text=True,

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from compose_sim.core.plan.model import TOKEN, PlannedPort, short_folder
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, refuse_launcher
+from compose_sim.core.plan.recipes.image import Contents, Framework
 from compose_sim.core.plan.recipes.options import switch, whole_number
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
@@ -16,7 +17,8 @@ EMULATES_GPUS = False  # Ray starts its workers itself
 RUNS_COMMANDS = False
 DRIVEN = True
 PACKAGES: Mapping[str, str] = {"ray": "2.52"}  # the first with tokens
-EXAMPLE = "templates/examples/ray_rllib.py"
+EXAMPLE = str(PurePosixPath(__file__).parents[1] / "templates" / "examples" / "ray_rllib.py")
+IMAGE = Contents(frameworks=(Framework(name="ray", module="ray.rllib"),))
 _PATIENCE_S = 300  # failed nodes are noticed at once; nodes on a busy machine only need time
 OPTIONS: Mapping[str, str] = {
     "cpus": "CPUs that Ray counts on each node.  [default: --cpus, or the node's share of this machine]",

@@ -157,9 +157,17 @@ def test_a_published_port_that_was_taken_after_planning_is_named(recipes_python:
     """The driver finds it before Ray does, whose error suggests options that composesim does not have."""
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        code = f"from compose_sim.node.frameworks.ray import driver; driver._require_free({{'client': {port}}})"
+        code = f"from compose_sim.plugins.ray.node import driver; driver._require_free({{'client': {port}}})"
         done = subprocess.run([recipes_python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.returncode != 0
     assert str(port) in done.stderr
     assert f"--publish client={port + 1}" in done.stderr
+
+
+def test_ray_starts_without_the_grammar_that_jupyter_brings(recipes_python: Path) -> None:
+    """Every process of Ray imports jsonschema, which imports this if it is installed: most of the CPU time of the start."""
+    code = "import sys, ray; print('rfc3987_syntax' in sys.modules, 'jsonschema' in sys.modules)"
+
+    done = subprocess.run([recipes_python, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -14,7 +14,7 @@ from tests.scenarios.conftest import Project
 
 pytestmark = pytest.mark.recipes
 
-EXAMPLES = ROOT / "templates" / "examples"
+EXAMPLES = ROOT / "compose_sim" / "plugins" / "ray" / "templates" / "examples"
 # Small: the tests check that everything runs, not what is learned. Each uses the cluster as it finds it.
 SMALL = {
     "ray_faults.py": "--tasks 6 --seconds 0",
