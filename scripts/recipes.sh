@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes
-IMAGE=templates/image
+BUILD_HOROVOD=compose_sim/plugins/horovod/templates/image/build-horovod.sh # not there without that plug-in
 mapfile -t REQUIREMENTS < <(find templates compose_sim/plugins -path '*/image/requirements/*.txt' 2>/dev/null | sort)
 VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/plugins/job_files/core/exports/test_validators.py
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
@@ -29,19 +29,21 @@ main() {
 check() {
     [ -x "$VENV/bin/composesim" ] || fail "there is no $VENV."
     [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] || fail "$VENV is not what this checkout wants."
-    has sshd || fail "there is no sshd (Debian: openssh-server), which nodes of the recipe horovod run."
+    ! [ -e "$BUILD_HOROVOD" ] || has sshd || fail "there is no sshd (Debian: openssh-server), which nodes of the recipe horovod run."
 }
 
 ensure() {
     if (check) 2>/dev/null; then return; fi
     [ -x .venv/bin/python ] || fail "there is no .venv to take Python and torch's version from. Type: make setup"
-    install_system_packages
+    if [ -e "$BUILD_HOROVOD" ]; then install_system_packages; fi
     echo "Installing the recipes' frameworks into $VENV: some 3 GB ..."
     if ! [ -x "$VENV/lib/python$(python_version)/../../bin/python" ]; then make_venv; fi # none yet, or of another Python
     pip install 'pip>=25.1' # the first with --group
     pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
-    build_horovod
-    pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
+    if [ -e "$BUILD_HOROVOD" ]; then
+        build_horovod
+        pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
+    fi
     # shellcheck disable=SC2046  # one option for each file
     pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "${REQUIREMENTS[@]}")
     pip install "${VALIDATORS[@]}"
@@ -54,7 +56,7 @@ print(", ".join(f"{name} {version(name)}" for name in ("torch", "horovod", "ray"
 
 # Everything that would make another .venv-recipes.
 fingerprint() {
-    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh "${REQUIREMENTS[@]}"; echo "$PWD $(torch) $(python_version)"; } |
+    { cat pyproject.toml scripts/recipes.sh "${REQUIREMENTS[@]}" && cat "$BUILD_HOROVOD" 2>/dev/null || true; echo "$PWD $(torch) $(python_version)"; } |
         sha256sum | cut -d ' ' -f 1
 }
 
@@ -62,7 +64,7 @@ fingerprint() {
 wheels() {
     local mpi=without-mpi
     if has_mpi_headers; then mpi=with-mpi; fi
-    echo "$CACHE/horovod-$(torch)-python$(python_version)-$mpi-$(sha256sum "$IMAGE/build-horovod.sh" | cut -c 1-12)"
+    echo "$CACHE/horovod-$(torch)-python$(python_version)-$mpi-$(sha256sum "$BUILD_HOROVOD" | cut -c 1-12)"
 }
 
 build_horovod() {
@@ -71,7 +73,7 @@ build_horovod() {
     if compgen -G "$folder/horovod-*.whl" >/dev/null; then return; fi
     echo "Building Horovod for $(torch), once: it comes to $folder ..."
     mkdir -p "$folder"
-    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder" || fail "Horovod was not built; what pip said stands above."
+    sh "$BUILD_HOROVOD" "$PWD/$VENV/bin/python" "$folder" || fail "Horovod was not built; what pip said stands above."
 }
 
 # The torch of .venv as a requirement, and its Python's version, by the names of folders: this runs each time.

@@ -8,6 +8,7 @@ Another distribution registers the same groups and names in its metadata, as `[p
 
 Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
 `composesim.recipes`, `composesim.faults` (a FaultKind), those that `core/request/job_files.py` describes, and only in this
-folder `composesim.roles` (modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`).
+folder `composesim.timelines` (recipe -> what reads the timeline of its framework), `composesim.roles` and `composesim.observers`
+(modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`).
 `registry.py` finds features for all code outside nodes. This module imports nothing, because nodes import it.
 """

@@ -35,7 +35,6 @@ def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
             "faults",
             "gpu-sharing",
             "hangs",
-            "horovod-cluster",
             "launchers",
             "links",
             "nodes",

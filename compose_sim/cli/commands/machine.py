@@ -12,7 +12,9 @@ from compose_sim.cli.console import MARKS, echo, print_json, say
 from compose_sim.cli.run_lookup import FILE, json_option
 from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, SERVICES, Image, compilers_of
 from compose_sim.core.plan.defaults import default_image
-from compose_sim.core.plan.recipes.image import DEFAULT_BASE_TAG, contents_of_packages
+from compose_sim.core.plan.recipes import load_recipe
+from compose_sim.core.plan.recipes.image import DEFAULT_BASE_TAG, Contents, contents_of_packages
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
 
@@ -79,6 +81,8 @@ def bench_command(link: str | None, gpu: bool, nodes: str, plot: Path | None, as
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_IMAGES = (getattr(load_recipe(name), "IMAGE", Contents()) for name in RECIPE_NAMES)
+_COMPILED = " or ".join(image.compiled.capitalize() for image in _IMAGES if image.compiled) or "frameworks"
 
 
 @click.group("image")
@@ -95,7 +99,7 @@ def image_command() -> None:
 @click.option(
     "--compile-on",
     metavar="TAG",
-    help="Image to compile Horovod in.  [default: the base, or its -devel variant]",
+    help=f"Image to compile {_COMPILED} in.  [default: the base, or its -devel variant]",
 )
 @click.option(
     "--tag", metavar="TAG", help="Name of the image.  [default: composesim:latest or composesim-RECIPE:latest]"
@@ -140,6 +144,7 @@ def build(
         torch=torch if contents.torch else "",
         frameworks=(*contents.frameworks, *(SERVICES[name] for name in _services(services))),
         system_packages=contents.system_packages,
+        compiled=contents.compiled,
         compiled_on=(compile_on or compilers_of(base)) if compiles else "",
         requirements=requirements is not None,
         wheels=wheels is not None,

@@ -27,7 +27,8 @@ class Image:
     )
     frameworks: tuple[Framework, ...] = ()
     system_packages: tuple[str, ...] = ()
-    compiled_on: str = ""  # the image with compilers, for a framework without a wheel; empty: nothing is compiled
+    compiled: str = ""  # the framework without a wheel, which `build-NAME.sh` compiles
+    compiled_on: str = ""  # the image with compilers for it; empty: nothing is compiled
     requirements: bool = False  # requirements.txt
     wheels: bool = False  # a build context named `wheels`
     ca_certificate: bool = False  # build-ca.crt, trusted by pip while building

@@ -15,7 +15,7 @@ from compose_sim.core.compose.dockerfile import (
     render_dockerfile,
 )
 from compose_sim.core.plan.recipes import load_recipe
-from compose_sim.core.plan.recipes.image import DEFAULT_BASE, DEFAULT_BASE_TAG, PYTHON_BASE, contents_of_packages
+from compose_sim.core.plan.recipes.image import DEFAULT_BASE, PYTHON_BASE, contents_of_packages
 from compose_sim.core.plan.services import load_service
 from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
 from compose_sim.errors import SpecError
@@ -84,29 +84,6 @@ def test_what_a_service_brings_and_is_not_wanted_is_taken_out_after_it_came() ->
     assert text.index("requirements/jupyter.txt") < text.index(
         "RUN python3 -m pip uninstall --yes rfc3987-syntax lark\n"
     )
-
-
-def test_what_compiles_horovod_does_not_stay() -> None:
-    contents = RECIPES["horovod"]
-    image = Image(
-        frameworks=contents.frameworks, system_packages=contents.system_packages, compiled_on=compilers_of(DEFAULT_BASE)
-    )
-    first, last = render_dockerfile(image, loader=LOADER).split("\nFROM ")[1:]
-
-    assert first.startswith(f"{DEFAULT_BASE_TAG.replace('-runtime', '-devel')} AS compiled\n")
-    assert "g++" in first
-    assert last.startswith(f"{DEFAULT_BASE}\n")
-    assert "g++" not in last
-    assert "openssh-server" in last
-    assert "from=compiled,source=/wheels,target=/tmp/compiled" in last
-    assert "COPY" not in last
-
-
-def test_with_a_wheel_at_hand_nothing_is_compiled() -> None:
-    text = render_dockerfile(Image(frameworks=RECIPES["horovod"].frameworks, wheels=True), loader=LOADER)
-
-    assert text.count("FROM ") == 1
-    assert "build-horovod.sh" not in text
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,6 @@ CASES: dict[str, dict[str, Any]] = {
     "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
     "gpus-own-driver": {"gpus_of": h200s(2, toolkit=SCATTERED), "nodes": 2},
     "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
-    "horovod": {
-        "recipe": "horovod",
-        "image": "composesim-horovod:latest",
-        "nodes": 2,
-        "elastic": "1:3",
-        "options": {"timeline": "on", "cycle-time": "2"},
-    },
     "paddle": {"recipe": "paddle", "image": "composesim-paddle:latest", "elastic": "1:2"},
     "paddle-ray": {"recipe": "paddle-ray", "image": "composesim-paddle-ray:latest", "script": "search.py"},
     "services": {"with": ["jupyter", "tensorboard", "grafana"], "image": "torch:1", "publish": {"jupyter": 9999}},

@@ -14,9 +14,8 @@ from jsonschema import Draft202012Validator, ValidationError
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.run import run_checks
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.horovod_timeline import HorovodTimeline
 from compose_sim.core.report.make_report import make_report
-from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepReport
+from compose_sim.core.report.report import HorovodTimeline, Report, ScenarioReport, ScenarioStepReport
 from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.scenario import Scenario

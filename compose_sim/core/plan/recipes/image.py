@@ -32,7 +32,7 @@ class Contents:
     torch: bool = True
     frameworks: tuple[Framework, ...] = ()
     system_packages: tuple[str, ...] = ()  # of Debian or Ubuntu
-    compiled: str = ""  # the framework to compile in a separate build stage with compilers
+    compiled: str = ""  # the framework that `build-NAME.sh` compiles in a separate build stage with compilers
 
 
 def contents_of_packages(recipe: str, packages: Mapping[str, str]) -> Contents:

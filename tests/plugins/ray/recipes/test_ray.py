@@ -171,3 +171,9 @@ def test_ray_starts_without_the_grammar_that_jupyter_brings(recipes_python: Path
 
     done = subprocess.run([recipes_python, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_all_that_scripts_import_from_ray_is_installed(recipes_python: Path) -> None:
+    code = "import ray.rllib, ray.train.torch, ray.tune, gymnasium"
+
+    subprocess.run([recipes_python, "-W", "ignore", "-c", code], capture_output=True, check=True)

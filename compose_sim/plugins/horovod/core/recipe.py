@@ -1,12 +1,13 @@
 """Start Horovod: horovodrun on the master reaches each node by ssh, as on real hosts.
 
-The ssh keys are made for the run and stay in memory (`node/frameworks/horovod/ssh.py`). Horovod is a legacy project: the
+The ssh keys are made for the run and stay in memory (`node/ssh.py`). Horovod is a legacy project: the
 last release dates from 2023.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 
 from compose_sim.core.plan.model import HOSTED
 from compose_sim.core.plan.node_roles import role_command
@@ -21,7 +22,7 @@ EMULATES_GPUS = False  # Horovod calls CUDA without torch
 RUNS_COMMANDS = False
 DRIVEN = True
 PACKAGES: Mapping[str, str] = {"horovod": "0.28", "torch": "2.0"}
-EXAMPLE = "templates/examples/horovod_digits.py"
+EXAMPLE = str(PurePosixPath(__file__).parents[1] / "templates" / "examples" / "horovod_digits.py")
 IMAGE = Contents(
     frameworks=(Framework(name="horovod", module="horovod.torch"),),
     system_packages=("openmpi-bin", "openssh-client", "openssh-server"),

@@ -1,4 +1,4 @@
-"""Report when the script joins Horovod, and what it waits for there. optimizers.py observes the steps, as for any optimizer.
+"""Report when the script joins Horovod, and what it waits for there. Another observer follows optimizers.
 
 Horovod has no hooks: two functions are followed in the module that defines them, before others copy them.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from .. import stack_signal
-from ..context import RankContext
-from ..torch_hooks import after_import, points
+from ....node.rank import stack_signal
+from ....node.rank.context import RankContext
+from ....node.rank.torch_hooks import after_import, features, points
+
+INITIALIZED = points.Point("horovod.torch.mpi_ops", "init")
+SYNCHRONIZED = points.Point("horovod.torch.mpi_ops", "synchronize")
 
 
 def install() -> None:
-    points.HOROVOD_INITIALIZED.subscribe(_initialize)
-    points.HOROVOD_SYNCHRONIZED.subscribe(_synchronize)
+    features.WITHOUT["horovod"] = "the collectives of Horovod are not recorded"
+    INITIALIZED.subscribe(_initialize)
+    SYNCHRONIZED.subscribe(_synchronize)
     after_import("horovod.torch.optimizer", _after_optimizer)
 
 

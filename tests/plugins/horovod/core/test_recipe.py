@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 
+import jinja2
 import pytest
 
+from compose_sim import assets
+from compose_sim.core.compose.dockerfile import Image, compilers_of, render_dockerfile
 from compose_sim.core.compose.document import render_identity
+from compose_sim.core.plan.capacity import with_default_size
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
-from compose_sim.core.plan.recipes import load_recipe
-from compose_sim.core.report.horovod_timeline import parse_timeline
+from compose_sim.core.plan.recipes.image import DEFAULT_BASE, DEFAULT_BASE_TAG
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
+from compose_sim.plugins.horovod.core import recipe
+from compose_sim.plugins.horovod.core.timeline import parse_timeline
 from tests.builders import a_host
 
 SCRIPT = Program(target="train.py", arguments=("--lr", "0.1"), folder="/home/ada/project")
@@ -23,7 +28,6 @@ def a_plan(**spec: object) -> Plan:
     """Return the plan of `up --recipe horovod --nodes 4 train.py` with changes to the spec."""
     values = {"recipe": "horovod", "nodes": 4, "image": "lab/horovod:1", **spec}
     cluster = ClusterSpec.model_validate(values)
-    recipe = load_recipe("horovod")
     return make_plan(cluster, HOST, run="demo", run_folder="/runs/demo", program=SCRIPT, recipe=recipe)
 
 
@@ -91,6 +95,40 @@ def test_nodes_run_as_an_ordinary_user_whom_they_know_by_name() -> None:
     assert "node:x:65534:65534::/home/node:/bin/sh\n" in render_identity(roots)["passwd"]
     assert "nobody:" not in render_identity(roots)["passwd"]
     assert a_plan().user == f"{HOST.user_id}:{HOST.group_id}"
+
+
+def test_what_compiles_horovod_does_not_stay() -> None:
+    image = Image(
+        frameworks=recipe.IMAGE.frameworks,
+        system_packages=recipe.IMAGE.system_packages,
+        compiled=recipe.IMAGE.compiled,
+        compiled_on=compilers_of(DEFAULT_BASE),
+    )
+    loader = jinja2.FileSystemLoader(assets.root())
+    first, last = render_dockerfile(image, loader=loader).split("\nFROM ")[1:]
+
+    assert first.startswith(f"{DEFAULT_BASE_TAG.replace('-runtime', '-devel')} AS compiled\n")
+    assert "g++" in first
+    assert last.startswith(f"{DEFAULT_BASE}\n")
+    assert "g++" not in last
+    assert "openssh-server" in last
+    assert "from=compiled,source=/wheels,target=/tmp/compiled" in last
+    assert "COPY" not in last
+
+
+def test_with_a_wheel_at_hand_nothing_is_compiled() -> None:
+    text = render_dockerfile(
+        Image(frameworks=recipe.IMAGE.frameworks, wheels=True), loader=jinja2.FileSystemLoader(assets.root())
+    )
+
+    assert text.count("FROM ") == 1
+    assert "build-horovod.sh" not in text
+
+
+def test_a_horovod_script_gets_one_rank_per_node() -> None:
+    spec = ClusterSpec.model_validate({"script": "train.py", "recipe": "horovod"})
+
+    assert with_default_size(spec).nproc_per_node == 1
 
 
 def a_timeline(*tensors: tuple[dict[int, int], int, int]) -> str:

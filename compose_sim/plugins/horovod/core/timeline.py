@@ -12,36 +12,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from compose_sim.core.text import format_seconds
+from compose_sim.core.report.report import HorovodTimeline
 
 _NEGOTIATE = "NEGOTIATE_"
 _MICROSECONDS = 1e6
 _MAX_MICROSECONDS = 1e18
 _RANK = re.compile("[0-9]{1,5}")
 Interval = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HorovodTimeline:
-    """What the time from the first reduction to the last went into; the three shares are means over the ranks and add up to 1."""
-
-    file: Annotated[str, "Where the timeline lies, relative to the run's folder"]
-    seconds: Annotated[float, "From the first reduction to the last"]
-    compute: Annotated[float, "Share of time spent computing"]
-    all_reduce: Annotated[float, "Share of time spent reducing"]
-    idle: Annotated[float, "Share of time spent waiting for other ranks"]
-    idle_by_rank: Annotated[tuple[float, ...], "The idle share of each rank"]
-
-    @property
-    def summary(self) -> str:
-        """`12.3 s: compute 61 %, all-reduce 27 %, idle 12 %; …`: the values on one line."""
-        parts = (("compute", self.compute), ("all-reduce", self.all_reduce), ("idle", self.idle))
-        shares = ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in parts)
-        least, most = min(self.idle_by_rank), max(self.idle_by_rank)
-        slowest = f"; the others wait for rank {self.idle_by_rank.index(least)}" if most - least > 0.1 else ""
-        return f"{format_seconds(self.seconds)}: {shares}{slowest}"
 
 
 @dataclass(slots=True)

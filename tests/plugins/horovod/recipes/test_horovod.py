@@ -203,7 +203,7 @@ def test_a_python_without_horovod_is_refused_before_anything_starts(folder: Proj
 def test_the_same_script_runs_under_horovodrun_alone(recipes_python: Path) -> None:
     """Run it as a user would without composesim."""
     command = [recipes_python.with_name("horovodrun"), "--gloo", "-np", "2", recipes_python]
-    script = ROOT / "templates" / "examples" / "horovod_digits.py"
+    script = ROOT / "compose_sim/plugins/horovod/templates/examples/horovod_digits.py"
 
     done = subprocess.run(
         [*command, script, "--epochs", "1"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -211,3 +211,11 @@ def test_the_same_script_runs_under_horovodrun_alone(recipes_python: Path) -> No
 
     assert done.returncode == 0, done.stderr
     assert '"accuracy"' in done.stdout
+
+
+def test_horovod_is_built_for_torch_and_gloo(recipes_python: Path) -> None:
+    program = recipes_python.with_name("horovodrun")
+    said = subprocess.run([program, "--check-build"], capture_output=True, text=True, check=True).stdout
+
+    assert "[X] PyTorch" in said
+    assert "[X] Gloo" in said

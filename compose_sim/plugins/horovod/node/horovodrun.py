@@ -12,9 +12,9 @@ import contextlib
 import runpy
 import sys
 
-from ...shared import process
-from ...starters import quick_exit
-from ...starters.import_ahead import import_ahead
+from ....node.shared import process
+from ....node.starters import quick_exit
+from ....node.starters.import_ahead import import_ahead
 
 
 def main(arguments: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compose_sim.node.frameworks.horovod.ssh import (
+from compose_sim.plugins.horovod.node.ssh import (
     AnswerSession,
     ForkRank,
     ReportExit,

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...shared import process
-from ...shared.regular_files import open_regular
+from ....node.shared import process
+from ....node.shared.regular_files import open_regular
 from . import ssh
 
 _GREETING = b"composesim\n"

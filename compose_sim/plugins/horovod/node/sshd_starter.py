@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ...rank import instrument
-from ...shared import process, starter_protocol
-from ...shared.event_log import EventLog
-from ...starters import quick_exit
-from ...starters.fork_server import become_rank, run_rank, wake_on_child_exit
-from ...starters.import_ahead import import_ahead
+from ....node.rank import instrument
+from ....node.shared import process, starter_protocol
+from ....node.shared.event_log import EventLog
+from ....node.starters import quick_exit
+from ....node.starters.fork_server import become_rank, run_rank, wake_on_child_exit
+from ....node.starters.import_ahead import import_ahead
 from . import ssh
 from .ssh import GRACE_SECONDS, Action, AnswerSession, ForkRank, SshSessions, StopRank
 

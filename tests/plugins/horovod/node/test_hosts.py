@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compose_sim.node.frameworks.horovod import driver, ssh
-from compose_sim.node.frameworks.horovod.hosts import (
+from compose_sim.plugins.horovod.node import driver, ssh
+from compose_sim.plugins.horovod.node.hosts import (
     PATIENCE_SECONDS,
     AccessLock,
     EventReader,
@@ -170,7 +170,7 @@ def test_secret_variables_are_not_on_command_lines() -> None:
 
 
 def test_openssh_accepts_our_settings(tmp_path: Path) -> None:
-    """Sshd's settings are tested with real nodes (tests/recipes/test_horovod.py)."""
+    """Sshd's settings are tested with real nodes (tests/plugins/horovod/recipes/test_horovod.py)."""
     public = ssh.make_key(tmp_path / "key")
     client = tmp_path / "config"
     client.write_text(ssh.client_settings(tmp_path))

@@ -1,0 +1,1 @@
+"""Plan a run of Horovod, and read its timeline."""
