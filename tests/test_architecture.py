@@ -81,12 +81,11 @@ MAY_IMPORT = {
     "node/slurm": {"node/shared"},
     "node/rank": {"node/records", "node/shared"},
     "node/starters": {"node/shared", "node/rank"},
-    "node/frameworks": {"node/shared", "node/master", "node/rank", "node/starters"},
 }
 # A layer of a plug-in may import what is below it in the package, and in the same plug-in.
 LAYERS = {
     "node": {"node/*"},
-    "core": {"", "core/*", "node/records"},
+    "core": {"", "core/*", "node/records", "plugins"},
     "engine": {"", "core/*", "engine/*"},
     "app": {"", "app", "core/*", "engine/*"},
     "cli": {"", "app", "cli", "core/*", "engine/*"},
@@ -116,7 +115,6 @@ SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "core/plan/node_roles.py": "light commands need no recipe",
     "engine/host/process_start.py": "imported before anything that takes time",
     "import_alias.py": "installed as another package",
-    "node/frameworks/paddle/driver.py": "a role",
     "node/rank/driver_script.py": "a role",
     "node/shared/emulation.py": "no other module of its folder knows of CUDA",
     "node/shared/mps_marks.py": "nodes import no service",
@@ -239,8 +237,7 @@ def test_core_touches_nothing(path: Path) -> None:
 def test_node_code_needs_only_torch_and_its_framework(path: Path) -> None:
     """Inside nodes there is neither composesim nor the libraries that it uses."""
     parts = path.relative_to(PACKAGE).parts
-    framework = {parts[1]} if parts[0] == "plugins" or "frameworks" in parts else set()
-    framework |= {"horovod", "paddle"} if "frameworks" in parts or "observers" in parts else set()
+    framework = {parts[1]} if parts[0] == "plugins" else set()
     if parts == ("node", "rank", "debugging", "debug_adapter.py"):
         framework |= {"debugpy", "pydevd"}
     found = {module.split(".")[0] for module in imports(path)} - set(sys.stdlib_module_names)

@@ -35,8 +35,6 @@ ROLES = {
     "rank": ".rank.script_runner",
     "debug-relay": ".rank.debugging.debug_adapter",
     "driver-script": ".rank.driver_script",
-    "paddle-driver": ".frameworks.paddle.driver",
-    "paddle-launch": ".frameworks.paddle.launch",
     "auth-proxy": ".services.auth_proxy",
     "metrics-exporter": ".services.metrics_exporter",
     "mps": ".services.mps",

@@ -60,8 +60,10 @@ def built_in(group: str) -> Mapping[str, Feature]:
             continue
         module = import_module(f"{__package__}.{folder.name}")
         # A folder in which git left only bytecode has no tables.
-        summaries, after = getattr(module, "SUMMARIES", {}), getattr(module, "AFTER", {})
+        summaries, after, needs = (getattr(module, table, {}) for table in ("SUMMARIES", "AFTER", "NEEDS"))
         for name, value in getattr(module, "ENTRY_POINTS", {}).get(group, {}).items():
+            if name in needs and not Path(__file__).with_name(needs[name]).joinpath("__init__.py").is_file():
+                continue
             found[name] = Feature(
                 group=group,
                 name=name,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim import assets
-from compose_sim.core.plan.recipes import load_recipe
-from compose_sim.core.plan.recipes.image import Contents
+from compose_sim.core.plan.recipes import Contents, load_recipe
 from compose_sim.core.request.names import RECIPE_NAMES
 from tests.builders import PATIENCE_S
 

@@ -12,8 +12,7 @@ from compose_sim.cli.console import MARKS, echo, print_json, say
 from compose_sim.cli.run_lookup import FILE, json_option
 from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, SERVICES, Image, compilers_of
 from compose_sim.core.plan.defaults import default_image
-from compose_sim.core.plan.recipes import load_recipe
-from compose_sim.core.plan.recipes.image import DEFAULT_BASE_TAG, Contents, contents_of_packages
+from compose_sim.core.plan.recipes import DEFAULT_BASE_TAG, Contents, contents_of_packages, load_recipe
 from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError

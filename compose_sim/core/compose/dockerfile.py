@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jinja2
 
 from compose_sim.core.compose.templates import template_environment
-from compose_sim.core.plan.recipes.image import DEFAULT_BASE, DEFAULT_BASE_TAG, Framework
+from compose_sim.core.plan.recipes import DEFAULT_BASE, DEFAULT_BASE_TAG, Framework
 from compose_sim.errors import SpecError
 
 DEFAULT_TORCH = "torch==2.13.0"

@@ -58,7 +58,7 @@ def unknown_check(name: str) -> str:
 
 
 RECIPE_GROUP = "composesim.recipes"
-RECIPE_NAMES = tuple(sorted(("ddp", "exec", "paddle", "paddle-ray", *built_in(RECIPE_GROUP))))
+RECIPE_NAMES = tuple(sorted(("ddp", "exec", *built_in(RECIPE_GROUP))))
 
 GPU_WORDS = ("auto", "none", "all", "emulated")
 _GPU = re.compile(r"[0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z/-]+")

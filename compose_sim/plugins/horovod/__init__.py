@@ -1,7 +1,7 @@
 """Horovod: the recipe `horovod` lets horovodrun start the ranks by ssh."""
 
 ENTRY_POINTS = {
-    "composesim.recipes": {"horovod": "compose_sim.plugins.horovod.core.recipe"},
+    "composesim.recipes": {"horovod": "compose_sim.plugins.horovod.core"},
     "composesim.timelines": {"horovod": "compose_sim.plugins.horovod.core.timeline:parse_timeline"},
     "composesim.observers": {"horovod": "compose_sim.plugins.horovod.node.observer"},
     "composesim.roles": {

@@ -14,8 +14,7 @@ from compose_sim.core.compose.dockerfile import (
     compilers_of,
     render_dockerfile,
 )
-from compose_sim.core.plan.recipes import load_recipe
-from compose_sim.core.plan.recipes.image import DEFAULT_BASE, PYTHON_BASE, contents_of_packages
+from compose_sim.core.plan.recipes import DEFAULT_BASE, PYTHON_BASE, Framework, contents_of_packages, load_recipe
 from compose_sim.core.plan.services import load_service
 from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
 from compose_sim.errors import SpecError
@@ -70,8 +69,8 @@ def test_each_framework_and_service_says_in_a_file_what_is_installed() -> None:
 
 
 def test_a_framework_is_installed_where_the_base_has_none() -> None:
-    contents = RECIPES["paddle-ray"]
-    text = render_dockerfile(Image(torch="", frameworks=contents.frameworks), loader=LOADER)
+    frameworks = (Framework(name="paddle", module="paddle"), Framework(name="ray", module="ray.rllib"))
+    text = render_dockerfile(Image(torch="", frameworks=frameworks), loader=LOADER)
 
     assert "torch" not in text.replace(DEFAULT_BASE, "")
     assert "python3 -c 'import paddle' 2>/dev/null || \\\n    python3 -m pip install --requirement" in text

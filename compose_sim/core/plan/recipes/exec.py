@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from compose_sim.core.plan.recipes import (
     ClusterLayout,
+    Contents,
     no_environment,
     no_ports,
     refuse_launcher,
     rendezvous_commands,
 )
-from compose_sim.core.plan.recipes.image import Contents
 from compose_sim.core.request.spec import ClusterSpec
 
 EMULATES_GPUS = False  # GPUs are emulated in the Python that composesim's launchers start

@@ -43,7 +43,6 @@ WITHOUT = {
     "messages": "messages between ranks are not recorded",
     "models": "models in DistributedDataParallel are not recorded",
     "optimizers": "steps of optimizers are not recorded",
-    "paddle": "the collectives of Paddle are not recorded",
     "parameter_names": "parameters are not named",
     "profiles": "a profile cannot be recorded",
     "randomness": "random numbers are not recorded",

@@ -23,10 +23,17 @@ from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
-from ....node.master.driver_membership import NOT_READY, UNREACHABLE, MasterConnection, fail
+from ....node.master.driver_membership import (
+    MISSING,
+    NOT_READY,
+    UNREACHABLE,
+    MasterConnection,
+    StartError,
+    fail,
+    require,
+)
 from ....node.shared import process, roles
 from ....node.shared.roles import add_passthrough
-from ....node.starters.installed import MISSING, StartError, require
 from . import ssh
 from .hosts import EventReader, NodeStates, SshConnections
 

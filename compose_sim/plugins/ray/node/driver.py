@@ -16,6 +16,7 @@ from ....node.master.driver_membership import (
     NOT_READY,
     UNREACHABLE,
     MasterConnection,
+    StartError,
     exit_like,
     fail,
     run_script,
@@ -23,7 +24,6 @@ from ....node.master.driver_membership import (
 )
 from ....node.master.server import PortTaken, free_port, listen
 from ....node.shared.roles import add_passthrough
-from ....node.starters.installed import StartError
 from . import start
 
 _POLL_S = 0.1

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from ....node.master.driver_membership import StartError
 from ....node.shared import process
 from ....node.shared.master_protocol import connect
-from ....node.starters.installed import StartError
 from . import start
 
 _PAUSE_S = 0.05

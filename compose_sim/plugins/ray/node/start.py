@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ....node.starters.installed import require
+from ....node.master.driver_membership import require
 
 OLDEST = "2.52"  # the first with tokens
 _MIN_OBJECT_STORE, _MAX_OBJECT_STORE = 80 << 20, 2 << 30  # bytes; the minimum of Ray is 75 MB

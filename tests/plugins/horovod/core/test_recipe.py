@@ -13,10 +13,10 @@ from compose_sim.core.compose.document import render_identity
 from compose_sim.core.plan.capacity import with_default_size
 from compose_sim.core.plan.model import Plan, Program
 from compose_sim.core.plan.planner import make_plan
-from compose_sim.core.plan.recipes.image import DEFAULT_BASE, DEFAULT_BASE_TAG
+from compose_sim.core.plan.recipes import DEFAULT_BASE, DEFAULT_BASE_TAG
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
-from compose_sim.plugins.horovod.core import recipe
+from compose_sim.plugins.horovod import core as recipe
 from compose_sim.plugins.horovod.core.timeline import parse_timeline
 from tests.builders import a_host
 
@@ -74,6 +74,7 @@ def test_options_are_lowered_to_bytes_and_milliseconds() -> None:
         ({"options": {"mpi": "openmpi"}}, "option 'mpi' is 'openmpi': expected on or off"),
         ({"options": {"mpi": "on"}, "elastic": "2:4"}, "--elastic and --mpi exclude each other"),
         ({"launcher": "torchrun"}, "'torchrun' does not apply to recipe 'horovod'"),
+        ({"master": "node-0"}, "--master 'node-0' does not apply to recipe 'horovod'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(spec: dict[str, object], message: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import composesim
 import pytest
 
-from compose_sim.plugins.ray.core import recipe
+from compose_sim.plugins.ray import core as recipe
 from tests.cli.conftest import Project
 
 

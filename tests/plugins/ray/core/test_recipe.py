@@ -13,7 +13,7 @@ from compose_sim.core.compose.document import render_service_files
 from compose_sim.core.host.host import PythonFacts
 from compose_sim.core.plan.model import Plan, short_folder
 from compose_sim.errors import EnvironmentMissingError, SpecError
-from compose_sim.plugins.ray.core import recipe
+from compose_sim.plugins.ray import core as recipe
 from compose_sim.plugins.ray.node import start
 from tests.builders import ROOT, a_host, a_plan
 
@@ -89,6 +89,7 @@ def test_a_socket_of_ray_fits_into_the_kernels_107_characters() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        ({"max_restarts": 2}, "--max-restarts '2' does not apply to recipe 'ray'"),
         ({"nproc_per_node": 2}, "Ray nodes have no ranks"),
         ({"nodes": [{}, {"nproc_per_node": 4}]}, "Ray nodes have no ranks"),
         ({"launcher": "torchrun"}, "'torchrun' does not apply to recipe 'ray': Ray starts its workers itself"),

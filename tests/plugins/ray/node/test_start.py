@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compose_sim import assets
+from compose_sim.node.master.driver_membership import TOO_OLD, StartError
 from compose_sim.node.master.server import free_port
-from compose_sim.node.starters.installed import TOO_OLD, StartError
 from compose_sim.plugins.ray.node import start
 
 

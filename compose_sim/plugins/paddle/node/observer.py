@@ -9,17 +9,21 @@ import os
 import socket
 import time
 
-from .. import stack_signal
-from ..context import RankContext
-from ..torch_hooks import points
+from ....node.rank import stack_signal
+from ....node.rank.context import RankContext
+from ....node.rank.torch_hooks import features, points
+
+INITIALIZED = points.Point("paddle.distributed", "init_parallel_env")
+STEP = points.Point("paddle.optimizer", "*.step", "*.minimize")
 
 _PATIENCE_S, _LOOK_S = 30.0, 0.02  # after that Paddle itself reports that no node has come
 _STEPPING = "paddle.stepping"
 
 
 def install() -> None:
-    points.PADDLE_INITIALIZED.subscribe(_initialize)
-    points.PADDLE_STEP.subscribe(_step)
+    features.WITHOUT["paddle"] = "the collectives of Paddle are not recorded"
+    INITIALIZED.subscribe(_initialize)
+    STEP.subscribe(_step)
 
 
 def _initialize(context: RankContext, call: points.TorchCall) -> points.Steps:

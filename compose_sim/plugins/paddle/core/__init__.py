@@ -7,9 +7,17 @@ Paddle's own restarts (`--max_restart`) are off, because they need an etcd.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 
-from compose_sim.core.plan.recipes import ClusterLayout, no_ports, refuse_launcher, rendezvous_commands
-from compose_sim.core.plan.recipes.image import PYTHON_BASE, Contents, Framework
+from compose_sim.core.plan.recipes import (
+    PYTHON_BASE,
+    ClusterLayout,
+    Contents,
+    Framework,
+    no_ports,
+    refuse_launcher,
+    rendezvous_commands,
+)
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 
@@ -17,7 +25,7 @@ EMULATES_GPUS = False  # GPUs are emulated in torch
 RUNS_COMMANDS = False
 DRIVEN = False
 PACKAGES: Mapping[str, str] = {"paddlepaddle": "3.0"}
-EXAMPLE = "templates/examples/paddle_digits.py"
+EXAMPLE = str(PurePosixPath(__file__).parents[1] / "templates" / "examples" / "paddle_digits.py")
 IMAGE = Contents(
     base=PYTHON_BASE,
     torch=False,

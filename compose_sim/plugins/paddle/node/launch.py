@@ -18,14 +18,13 @@ import threading
 import traceback
 from pathlib import Path
 
-from ...master.driver_membership import UNREACHABLE
-from ...shared import process, roles
-from ...shared.event_log import EventLog
-from ...shared.master_protocol import connect
-from ...shared.starter_protocol import receive
-from ...starters.installed import StartError
-from ...starters.popen_hook import RankWatcher
-from . import require_paddle
+from ....node.master.driver_membership import UNREACHABLE, StartError
+from ....node.shared import process, roles
+from ....node.shared.event_log import EventLog
+from ....node.shared.master_protocol import connect
+from ....node.shared.starter_protocol import receive
+from ....node.starters.popen_hook import RankWatcher
+from .driver import require_paddle
 
 PORT_TAKEN, BROKEN = 94, 95
 _PATIENCE_S = 60.0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.plan.recipes import ClusterLayout, driver_commands, paddle
+from compose_sim.core.plan.recipes import ClusterLayout, driver_commands
 from compose_sim.core.request.names import RECIPE_GROUP
+from compose_sim.plugins.paddle import core as paddle
 from compose_sim.plugins.registry import built_in
 
 ray = built_in(RECIPE_GROUP)["ray"].load()
@@ -16,7 +18,7 @@ EMULATES_GPUS = False
 RUNS_COMMANDS = False
 DRIVEN = True
 PACKAGES: Mapping[str, str] = {**ray.PACKAGES, **paddle.PACKAGES}
-EXAMPLE = "templates/examples/paddle_ray_search.py"
+EXAMPLE = str(PurePosixPath(__file__).parents[1] / "templates" / "examples" / "paddle_ray_search.py")
 IMAGE = replace(paddle.IMAGE, frameworks=(*paddle.IMAGE.frameworks, *ray.IMAGE.frameworks))
 OPTIONS = ray.OPTIONS
 EXIT_CODES: Mapping[int, str] = {

@@ -9,11 +9,13 @@ from compose_sim.core.checks.run import run_checks, why_no_check
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.host.host import Host, PythonFacts
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.plan.recipes import paddle, paddle_ray
+from compose_sim.core.plan.recipes import load_recipe
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.verdict.hang import diagnose, standings_of
 from compose_sim.core.verdict.verdict import find_deadlock, judge
 from compose_sim.errors import EnvironmentMissingError, SpecError
-from compose_sim.node.frameworks import paddle as paddle_node
+from compose_sim.plugins.paddle import core as recipe
+from compose_sim.plugins.paddle.node import driver
 from tests.builders import a_host, a_plan, no_docker
 from tests.core.story import Story
 from tests.inventories import FOUR
@@ -59,6 +61,7 @@ def test_an_elastic_range_is_for_the_masters_rounds() -> None:
     ("asked", "message"),
     [
         ({"launcher": "torchrun"}, "--launcher 'torchrun' does not apply to recipe 'paddle'"),
+        ({"master": "node-0"}, "Paddle's launcher brings its own store"),
         ({"gpus": "emulated"}, "recipe 'paddle' does not support emulated GPUs"),
         ({"options": {"color": "red"}}, "recipe 'paddle' has no option 'color'"),
     ],
@@ -82,7 +85,7 @@ def test_a_python_without_a_paddle_that_will_do(packages: dict[str, str], messag
 
 
 def test_nodes_ask_for_the_same_paddle_as_the_plan() -> None:
-    assert paddle.PACKAGES == {"paddlepaddle": paddle_node.OLDEST}
+    assert recipe.PACKAGES == {"paddlepaddle": driver.OLDEST}
 
 
 def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:
@@ -96,13 +99,14 @@ def test_a_paddle_for_cpus_is_given_no_gpu_whatever_torch_there_is() -> None:
     assert for_gpus.backend == "nccl"
 
 
+@pytest.mark.skipif("paddle-ray" not in RECIPE_NAMES, reason="Ray was deleted")
 def test_paddle_in_ray_is_rays_cluster_with_a_look_for_paddle_first() -> None:
     plan = the_plan(recipe="paddle-ray", script="search.py")
 
     assert "paddle-driver" in plan.master.command
     assert "ray-member" in plan.nodes[0].command
     assert plan.is_driven
-    assert set(paddle_ray.PACKAGES) == {"ray", "paddlepaddle"}
+    assert set(load_recipe("paddle-ray").PACKAGES) == {"ray", "paddlepaddle"}
     assert plan.environment["RAY_AUTH_MODE"] == "token"
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from ...master.driver_membership import fail
-from ...shared import plug_ins
-from ...starters.installed import StartError
-from . import require_paddle
+from ....node.master.driver_membership import StartError, fail, require
+from ....node.shared import plug_ins
+
+OLDEST = "3.0"
+
+
+def require_paddle(recipe: str) -> None:
+    """Raise StartError if no supported version of PaddlePaddle is installed."""
+    hint = f"composesim image build --recipe {recipe}, or composesim up --python /path/to/python …"
+    require("paddle", OLDEST, "paddlepaddle", "paddlepaddle-gpu", hint=hint)
 
 
 def main(arguments: list[str]) -> None:

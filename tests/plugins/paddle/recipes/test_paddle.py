@@ -15,7 +15,7 @@ from tests.scenarios.conftest import Project, eventually
 
 pytestmark = pytest.mark.recipes
 
-EXAMPLE = ROOT / "templates" / "examples" / "paddle_digits.py"
+EXAMPLE = ROOT / "compose_sim/plugins/paddle/templates/examples/paddle_digits.py"
 # Prints how many ranks there are, until a file exists.
 COUNTS = """
 import json, os, time
