@@ -10,5 +10,6 @@ Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMA
 `composesim.recipes`, `composesim.faults` (a FaultKind), those that `core/request/job_files.py` describes, and only in this
 folder `composesim.timelines` (recipe -> what reads the timeline of its framework), `composesim.roles` and `composesim.observers`
 (modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`).
-`registry.py` finds features for all code outside nodes. This module imports nothing, because nodes import it.
+A name in NEEDS is left out without the plug-in that it needs. `registry.py` finds features for all code outside nodes.
+This module imports nothing, because nodes import it.
 """
