@@ -1,6 +1,6 @@
 """Find the files that ship with the package: templates, the default workload and its data.
 
-In a wheel they are under `compose_sim/_assets`, and in a checkout next to the package, with the same relative names.
+In a wheel they are in the package, and in a checkout next to it, with the same relative names. Those of plug-ins are in their folders.
 Nodes get these files by bind mount, so the package cannot be imported from a zip file.
 """
 
@@ -13,13 +13,17 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def root() -> Path:
     """Return the folder that holds `docker-compose.yml.j2`, `templates/`, `train_ddp.py` and `data/`."""
-    shipped = _PACKAGE / "_assets"
-    return shipped if (shipped / "docker-compose.yml.j2").is_file() and not is_checkout() else _PACKAGE.parent
+    return _PACKAGE.parent if is_checkout() else _PACKAGE
 
 
-def examples() -> Path:
-    """Return the folder of the examples of recipes, which read data in a folder above."""
-    return root() / "templates" / "examples"
+def templates() -> tuple[Path, ...]:
+    """Return the folders of templates: ours, and those of plug-ins."""
+    return (root() / "templates", *sorted(_PACKAGE.glob("plugins/*/templates")))
+
+
+def examples() -> tuple[Path, ...]:
+    """Return the folders of the examples of recipes, which read data in a folder above."""
+    return tuple(folder / "examples" for folder in templates())
 
 
 def own_files() -> tuple[Path, ...]:

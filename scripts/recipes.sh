@@ -5,13 +5,14 @@
 #   scripts/recipes.sh --check     list what is missing, on stderr; exit status 0 or 1
 #   scripts/recipes.sh --wheels    print the folder with the wheel of Horovod, for `composesim image build --wheels`
 #
-# The versions are those of templates/image/requirements/, as in images; the torch is that of .venv (make help).
+# The versions are those of templates/image/requirements/ and of plug-ins, as in images; the torch is that of .venv (make help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes
-IMAGE=templates/image
+BUILD_HOROVOD=compose_sim/plugins/horovod/templates/image/build-horovod.sh # not there without that plug-in
+mapfile -t REQUIREMENTS < <(find templates compose_sim/plugins -path '*/image/requirements/*.txt' 2>/dev/null | sort)
 VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/plugins/job_files/core/exports/test_validators.py
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
 PATH=$PATH:/usr/sbin # where sshd is
@@ -28,21 +29,23 @@ main() {
 check() {
     [ -x "$VENV/bin/composesim" ] || fail "there is no $VENV."
     [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] || fail "$VENV is not what this checkout wants."
-    has sshd || fail "there is no sshd (Debian: openssh-server), which nodes of the recipe horovod run."
+    ! [ -e "$BUILD_HOROVOD" ] || has sshd || fail "there is no sshd (Debian: openssh-server), which nodes of the recipe horovod run."
 }
 
 ensure() {
     if (check) 2>/dev/null; then return; fi
     [ -x .venv/bin/python ] || fail "there is no .venv to take Python and torch's version from. Type: make setup"
-    install_system_packages
+    if [ -e "$BUILD_HOROVOD" ]; then install_system_packages; fi
     echo "Installing the recipes' frameworks into $VENV: some 3 GB ..."
     if ! [ -x "$VENV/lib/python$(python_version)/../../bin/python" ]; then make_venv; fi # none yet, or of another Python
     pip install 'pip>=25.1' # the first with --group
     pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
-    build_horovod
-    pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
-    pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
-    pip install --requirement "$IMAGE/requirements/horovod.txt"
+    if [ -e "$BUILD_HOROVOD" ]; then
+        build_horovod
+        pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
+    fi
+    # shellcheck disable=SC2046  # one option for each file
+    pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "${REQUIREMENTS[@]}")
     pip install "${VALIDATORS[@]}"
     pip uninstall --yes rfc3987-syntax lark # Jupyter's: where they are, each process of Ray takes 1.4 s of CPU longer to start
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
@@ -53,7 +56,7 @@ print(", ".join(f"{name} {version(name)}" for name in ("torch", "horovod", "ray"
 
 # Everything that would make another .venv-recipes.
 fingerprint() {
-    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh "$IMAGE"/requirements/*.txt; echo "$PWD $(torch) $(python_version)"; } |
+    { cat pyproject.toml scripts/recipes.sh "${REQUIREMENTS[@]}" && cat "$BUILD_HOROVOD" 2>/dev/null || true; echo "$PWD $(torch) $(python_version)"; } |
         sha256sum | cut -d ' ' -f 1
 }
 
@@ -61,7 +64,7 @@ fingerprint() {
 wheels() {
     local mpi=without-mpi
     if has_mpi_headers; then mpi=with-mpi; fi
-    echo "$CACHE/horovod-$(torch)-python$(python_version)-$mpi-$(sha256sum "$IMAGE/build-horovod.sh" | cut -c 1-12)"
+    echo "$CACHE/horovod-$(torch)-python$(python_version)-$mpi-$(sha256sum "$BUILD_HOROVOD" | cut -c 1-12)"
 }
 
 build_horovod() {
@@ -70,7 +73,7 @@ build_horovod() {
     if compgen -G "$folder/horovod-*.whl" >/dev/null; then return; fi
     echo "Building Horovod for $(torch), once: it comes to $folder ..."
     mkdir -p "$folder"
-    sh "$IMAGE/build-horovod.sh" "$PWD/$VENV/bin/python" "$folder" || fail "Horovod was not built; what pip said stands above."
+    sh "$BUILD_HOROVOD" "$PWD/$VENV/bin/python" "$folder" || fail "Horovod was not built; what pip said stands above."
 }
 
 # The torch of .venv as a requirement, and its Python's version, by the names of folders: this runs each time.

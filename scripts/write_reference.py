@@ -16,9 +16,10 @@ import click
 from compose_sim.app.request import SPEC_FILE
 from compose_sim.cli import VERBS, group
 from compose_sim.core.json_values import json_schema
-from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
+from compose_sim.core.plan.recipes import load_recipe
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.flags import SpecOption, options_of
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 from scripts.man_page import man_page
 
@@ -74,7 +75,7 @@ def _own_options(command: click.Command) -> list[click.Option]:
 
 def _section(command: click.Command, path: str) -> Iterator[str]:
     listed = {option.key: option.help for option in options_of(ClusterSpec) if option.key != "keep"}
-    for recipe in map(load_recipe, BUILT_IN):
+    for recipe in map(load_recipe, RECIPE_NAMES):
         listed |= {name.replace("-", "_"): recipe.OPTIONS[name] for name in getattr(recipe, "FLAGS", {})}
     listed["file"] = f"Spec file.  [default: {SPEC_FILE}]"
     is_cluster = path.removeprefix("composesim ") in _CLUSTER_VERBS
@@ -125,7 +126,7 @@ def _row(option: SpecOption) -> tuple[str, str, str]:
 
 
 def _recipe_rows() -> Iterator[tuple[str, str, str, str]]:
-    for recipe in BUILT_IN:
+    for recipe in RECIPE_NAMES:
         module = load_recipe(recipe)
         flags = getattr(module, "FLAGS", {})
         for name, text in module.OPTIONS.items():

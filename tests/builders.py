@@ -10,8 +10,8 @@ from compose_sim.core.host.host import DockerFacts, Host, PythonFacts
 from compose_sim.core.plan.defaults import default_image
 from compose_sim.core.plan.model import Mount, Plan, Program
 from compose_sim.core.plan.planner import make_plan
-from compose_sim.core.plan.recipes import BUILT_IN
 from compose_sim.core.report.report import NodeReport, Report
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES
 
@@ -38,7 +38,7 @@ def a_host(**changes: Any) -> Host:
         "docker": DockerFacts(
             available=True,
             reason="Docker Engine 26.1.5 with Compose 2.26.1 answers",
-            images=tuple(default_image(recipe) for recipe in BUILT_IN),
+            images=tuple(default_image(recipe) for recipe in RECIPE_NAMES),
         ),
         "system_paths": ("/usr", "/etc/ssl"),
     }

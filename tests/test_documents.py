@@ -41,7 +41,10 @@ RECORD_MODULES = [
 ]
 MAX_WORDS = 900
 LONG = {"CHANGELOG.md", "docs/cli.md", "docs/observations.md"}
-_BLOCK = re.compile(r"<!-- run(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL)
+# `<!-- run with NAME -->` runs a block only if that plug-in is there.
+_BLOCK = re.compile(
+    r"<!-- run(?: with (?P<plugin>\w+))?(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL
+)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 _PATH = re.compile(r"`((?:compose_sim|core|engine|app|cli|node|tests|templates|docs|bench|scripts)/[\w./-]+)`")
@@ -74,6 +77,8 @@ def test_commands_print_what_the_document_shows(
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
     text, own = document.read_text(), f"-{secrets.token_hex(3)}"  # run names hold for the machine, not for a checkout
     for block in list(_BLOCK.finditer(text)):
+        if block["plugin"] and not (ROOT / "compose_sim" / "plugins" / block["plugin"]).is_dir():
+            continue
         if block["file"]:
             (tmp_path / block["file"]).write_text(block["text"])
             continue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.plan.recipes import BUILT_IN
 from compose_sim.core.request.flags import options_of
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.request.names import SERVICE_NAMES as SERVICES
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 from scripts.write_reference import FILES
@@ -31,5 +31,5 @@ def test_every_field_has_a_sentence_and_every_flag_a_metavar(spec: type[ClusterS
 def test_descriptions_name_every_recipe_and_service() -> None:
     described = {option.key: option.description for option in options_of(ClusterSpec)}
 
-    assert [name for name in BUILT_IN if name not in described["recipe"]] == []
+    assert [name for name in RECIPE_NAMES if name not in described["recipe"]] == []
     assert [name for name in SERVICES if name not in described["with"]] == []

@@ -58,7 +58,8 @@ def read_scenario(name: str) -> Scenario:
 
 def shipped_scenarios() -> list[Path]:
     """Return the files of the scenarios that ship."""
-    return sorted((assets.root() / "templates" / "scenarios").glob("*.yaml"))
+    found = (path for folder in assets.templates() for path in folder.glob("scenarios/*.yaml"))
+    return sorted(found, key=lambda path: path.name)
 
 
 def _what_is_left(engine: Engine, run: str) -> tuple[str, ...] | None:

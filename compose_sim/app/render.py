@@ -92,7 +92,7 @@ def _is_ours(folder: Path) -> bool:
 def _code_files(root: Path, script: Path | None, *, project: Path, besides: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file to copy with its name in the copy. The script is always among them."""
     ours = assets.root()
-    if script and root != project and root in (ours, assets.examples()):  # an example of ours: with its data
+    if script and root != project and root in (ours, *assets.examples()):  # an example of ours: with its data
         yield script, script.name
         yield from ((path, str(path.relative_to(ours))) for path in sorted((ours / "data").iterdir()))
         return

@@ -58,7 +58,7 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
     real = path.resolve()  # nodes must also see the target of a link that leads out of the project
     outside = {
         # An example of ours reads data in a folder above. Of a folder that nodes have privately they see only the script.
-        assets.root() if at.is_relative_to(assets.examples()) else at if is_private(str(at.parent)) else at.parent
+        assets.root() if at.parent in assets.examples() else at if is_private(str(at.parent)) else at.parent
         for at in (path, real)
         if is_private(str(at.parent)) or not (at.is_relative_to(folder) or at.is_relative_to(folder.resolve()))
     }
@@ -69,9 +69,9 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
 def _script_of(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Path:
     """Return the named script, or the recipe's example: from the folder, or else the shipped one of that name."""
     named = Path(spec.script or Path(recipe.EXAMPLE).name)
-    shipped = assets.examples() / named if spec.script else assets.root() / recipe.EXAMPLE
-    is_elsewhere = len(named.parts) > 1 or (folder / named).exists() or not shipped.is_file()
-    return named if is_elsewhere else shipped
+    ours = [each / named for each in assets.examples()] if spec.script else [assets.root() / recipe.EXAMPLE]
+    is_elsewhere = len(named.parts) > 1 or (folder / named).exists()
+    return next((path for path in ours if path.is_file() and not is_elsewhere), named)
 
 
 def _find_command(spec: ClusterSpec, folder: Path, own: Mount) -> Program:

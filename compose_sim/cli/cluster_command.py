@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from compose_sim.cli.spelling import normalized
-from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
+from compose_sim.core.plan.recipes import load_recipe
 from compose_sim.core.request.flags import GROUPS
+from compose_sim.core.request.names import RECIPE_NAMES
 
 DEFAULT_SCRIPT = "composesim.default_script"  # whether a leading -- passes all arguments to the default script
 _MODULE_FLAGS = ("-m", "--module")
@@ -64,7 +65,7 @@ class ClusterCommand(click.Command):
             record = param.get_help_record(ctx)
             if record and isinstance(param, click.Option) and getattr(param, "recipe", "") in ("", recipe):
                 rows[getattr(param, "group", _OF_THE_RUN)].append(record)
-        if recipe in BUILT_IN:
+        if recipe in RECIPE_NAMES:
             module = load_recipe(recipe)
             named = getattr(module, "FLAGS", {})
             rows["recipe"] += [

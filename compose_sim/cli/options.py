@@ -17,8 +17,9 @@ import click
 from compose_sim.app.request import SPEC_FILE, Request, read_request, script_of
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT, ClusterOption
 from compose_sim.cli.spelling import normalized
-from compose_sim.core.plan.recipes import BUILT_IN, load_recipe
+from compose_sim.core.plan.recipes import load_recipe
 from compose_sim.core.request.flags import SpecOption, options_of
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec
 from compose_sim.core.text import format_bytes
 from compose_sim.engine.project_files import MAX_BYTES, read_project_file
@@ -41,7 +42,7 @@ class _RecipeFlag:
 
 def _recipe_flags() -> dict[str, _RecipeFlag]:
     """Return the recipe options that have a flag, by keyword of the verb."""
-    recipes = {name: load_recipe(name) for name in BUILT_IN}
+    recipes = {name: load_recipe(name) for name in RECIPE_NAMES}
     return {
         name.replace("-", "_"): _RecipeFlag(recipe, name, metavar, module.OPTIONS[name])
         for recipe, module in recipes.items()

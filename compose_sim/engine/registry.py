@@ -38,7 +38,7 @@ def available_engines() -> list[Engine]:
 
 def available_plug_ins() -> tuple[str, ...]:
     """Return the names of the engines of plug-ins that this machine can use."""
-    return tuple(name for name, feature in built_in(ENGINES).items() if shutil.which(feature.needs))
+    return tuple(name for name, feature in built_in(ENGINES).items() if shutil.which(feature.program))
 
 
 @contextmanager

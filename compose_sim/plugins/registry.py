@@ -32,7 +32,7 @@ class Feature:
     value: str  # module:attribute, or a module
     summary: str = ""  # one sentence; "" for features of other distributions
     after: str = ""  # the verb that a command follows in `--help`
-    needs: str = ""  # a program, without which an engine is not on this machine
+    program: str = ""  # without which an engine is not on this machine
     is_built_in: bool = False
 
     @property
@@ -63,15 +63,18 @@ def built_in(group: str) -> Mapping[str, Feature]:
             continue
         module = import_module(f"{__package__}.{folder.name}")
         # A folder in which git left only bytecode has no tables.
-        summaries, after, needs = (getattr(module, table, {}) for table in ("SUMMARIES", "AFTER", "NEEDS"))
+        tables = ("SUMMARIES", "AFTER", "PROGRAMS", "NEEDS")
+        summaries, after, programs, needs = (getattr(module, table, {}) for table in tables)
         for name, value in getattr(module, "ENTRY_POINTS", {}).get(group, {}).items():
+            if name in needs and not Path(__file__).with_name(needs[name]).joinpath("__init__.py").is_file():
+                continue
             found[name] = Feature(
                 group=group,
                 name=name,
                 value=value,
                 summary=summaries.get(name, ""),
                 after=after.get(name, ""),
-                needs=needs.get(name, ""),
+                program=programs.get(name, ""),
                 is_built_in=True,
             )
     return found

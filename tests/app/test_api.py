@@ -212,11 +212,6 @@ def test_a_function_that_cannot_be_pickled_starts_nothing(here: Path) -> None:
     assert not (here / ".composesim" / "runs").exists()
 
 
-def test_a_recipe_without_ranks_of_its_own_takes_no_function(here: Path) -> None:
-    with pytest.raises(composesim.SpecError, match="recipe 'ray' runs scripts"):
-        composesim.run(lambda: 1, recipe="ray")
-
-
 def test_output_receives_what_ranks_print(here: Path) -> None:
     lines: list[str] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.builders import ROOT
 from tests.cli.conftest import Project
 
 
@@ -15,25 +14,3 @@ def test_words_behind_two_dashes_belong_to_the_default_script_or_are_the_command
 
     assert '"--", "train_ddp.py", "--epochs", "3"]' in (project.folder / "one/docker-compose.yml").read_text()
     assert '"--", "hostname", "-f"]' in (project.folder / "two/docker-compose.yml").read_text()
-
-
-def test_an_example_that_ships_is_run_by_its_name_unless_the_folder_has_a_script_of_that_name(project: Project) -> None:
-    """Examples can be run from any folder."""
-    words = ("--recipe", "ray", "--image", "an-image", "ray_faults.py")
-    project.run("render", "shipped", *words)
-    (project.folder / "ray_faults.py").write_text("print('here')\n")
-    project.run("render", "own", *words)
-
-    shipped, own = ((project.folder / name / "code/ray_faults.py").read_text() for name in ("shipped", "own"))
-    assert shipped == (ROOT / "templates/examples/ray_faults.py").read_text()
-    assert own == "print('here')\n"
-
-
-def test_a_rendered_example_brings_its_data_and_none_of_the_other_examples(project: Project) -> None:
-    """An example reads data in the first folder above it that has any."""
-    project.run("render", "out", "--recipe", "paddle", "--image", "an-image")
-
-    code = project.folder / "out" / "code"
-    names = {str(path.relative_to(code)) for path in code.rglob("*") if path.is_file()}
-    assert {"paddle_digits.py", "data/digits.csv.gz"} <= names
-    assert not [name for name in names if name.endswith(".py") and name != "paddle_digits.py"]

@@ -21,7 +21,6 @@ from compose_sim.core.events.events import parse_metric
 from compose_sim.core.events.observations import parse_rank
 from compose_sim.core.faults.commands import Fault, Scale, SetLinks, intervention_from_dict, intervention_to_dict
 from compose_sim.core.plan.model import plan_from_dict
-from compose_sim.core.report.horovod_timeline import parse_timeline
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec_file import parse_spec_text
 from compose_sim.core.scenarios.scenario import parse_scenario
@@ -54,22 +53,6 @@ def test_printed_metrics(line: str) -> None:
 def test_observations(lines: list[str]) -> None:
     seen = parse_rank("node-0", 0, lines)
     assert len(seen.records) + seen.dropped == len(lines)
-
-
-_TIMELINE = [
-    {"ph": phase, "name": name, "ts": at, "pid": 1}
-    for phase, name, at in [
-        *(("B", "NEGOTIATE_ALLREDUCE", 1), ("X", "0", 2), ("E", "", 3)),
-        *(("B", "ALLREDUCE", 4), ("E", "", 5)),
-    ]
-]
-
-
-@fuzz(events=damaged(_TIMELINE, _TIMELINE * 2), more=lines_of(*_TIMELINE))
-def test_timelines_of_horovod(events: Any, more: str) -> None:
-    lines = [json.dumps(event) for event in (events if isinstance(events, list) else [events])]
-    shares = parse_timeline(",\n".join([*lines, more]), file="timeline.json")
-    assert shares is None or shares.seconds >= 0
 
 
 _STACK = 'Thread 0x00007f (most recent call first):\n  File "a.py", line 3 in f\n  File "b.py", line 4 in g\n\n'

@@ -46,7 +46,7 @@ def test_the_wheel_carries_the_assets_under_their_names_in_the_checkout(wheel: P
     folders = [ROOT / "compose_sim" / "view" / "page", *(ROOT / "compose_sim" / "plugins").glob("*/templates")]
     files = [path.relative_to(ROOT) for folder in folders for path in folder.rglob("*") if path.is_file()]
     own = {str(path) for path in files if "__pycache__" not in path.parts}
-    assert {f"compose_sim/_assets/{name}" for name in tracked} | own <= set(ZipFile(wheel).namelist())
+    assert {f"compose_sim/{name}" for name in tracked} | own <= set(ZipFile(wheel).namelist())
 
 
 def test_the_wheel_carries_the_license_and_nothing_beside_the_package(wheel: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_wheel_can_be_imported_and_finds_its_own_assets(wheel: Path, tmp_path:
     assert imported(tmp_path) == [
         str(tmp_path / "composesim" / "__init__.py"),
         str(tmp_path / "compose_sim" / "__init__.py"),
-        str(tmp_path / "compose_sim" / "_assets"),
+        str(tmp_path / "compose_sim"),
     ]
     assert (tmp_path / "composesim" / "py.typed").is_file()
 

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import PATIENCE_S, ROOT
+from compose_sim import assets
+from compose_sim.core.plan.recipes import Contents, load_recipe
+from compose_sim.core.request.names import RECIPE_NAMES
+from tests.builders import PATIENCE_S
 
 pytestmark = pytest.mark.recipes
-REQUIREMENTS = ROOT / "templates" / "image" / "requirements"
+REQUIREMENTS = [file for folder in assets.templates() for file in folder.glob("image/requirements/*.txt")]
 
 
 def run(*argv: str | Path) -> str:
@@ -21,9 +24,8 @@ def run(*argv: str | Path) -> str:
 
 
 def test_it_has_what_images_are_pinned_to(recipes_python: Path) -> None:
-    text = "".join(file.read_text() for file in REQUIREMENTS.glob("*.txt"))
+    text = "".join(file.read_text() for file in REQUIREMENTS)
     pins = dict(re.findall(r"^([\w-]+)(?:\[.*\])?==(\S+)$", text, re.MULTILINE))
-    assert {"horovod", "paddlepaddle", "ray", "gymnasium"} <= set(pins)
 
     code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     versions = run(recipes_python, "-c", code, *pins).split()
@@ -33,20 +35,8 @@ def test_it_has_what_images_are_pinned_to(recipes_python: Path) -> None:
 
 def test_all_are_imported_in_one_process(recipes_python: Path) -> None:
     """Each brings a separate protobuf, gRPC or OpenMP: installing side by side does not mean that they can be loaded."""
-    code = "import ray.rllib, ray.train.torch, ray.tune, gymnasium, paddle, horovod.torch; print('loaded')"
+    images = (getattr(load_recipe(name), "IMAGE", Contents()) for name in RECIPE_NAMES)
+    modules = sorted({framework.module for image in images for framework in image.frameworks})
+    code = f"import {', '.join(modules)}; print('loaded')"
 
     assert run(recipes_python, "-W", "ignore", "-c", code).splitlines()[-1] == "loaded"
-
-
-def test_horovod_is_built_for_torch_and_gloo(recipes_python: Path) -> None:
-    said = run(recipes_python.parent / "horovodrun", "--check-build")
-
-    assert "[X] PyTorch" in said
-    assert "[X] Gloo" in said
-
-
-def test_ray_starts_without_the_grammar_that_jupyter_brings(recipes_python: Path) -> None:
-    """Every process of Ray imports jsonschema, which imports this if it is installed: most of the CPU time of the start."""
-    code = "import sys, ray; print('rfc3987_syntax' in sys.modules, 'jsonschema' in sys.modules)"
-
-    assert run(recipes_python, "-c", code).split() == ["False", "True"]

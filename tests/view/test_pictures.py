@@ -28,20 +28,19 @@ def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        "check",
-        "elastic",
-        "emulation",
-        "faults",
-        "gpu-sharing",
-        "hangs",
-        "horovod-cluster",
-        "launchers",
-        "links",
-        "nodes",
-        "ray-cluster",
-        "recipes",
-        "scenarios",
-        "view",
+        *(
+            "check",
+            "elastic",
+            "emulation",
+            "faults",
+            "gpu-sharing",
+            "hangs",
+            "launchers",
+            "links",
+            "nodes",
+        ),
+        *("recipes", "scenarios", "view"),
+        *(f"plugins/{page.parent.name}/{page.stem}" for page in (ROOT / "docs" / "plugins").glob("*/*-cluster.md")),
     ],
 )
 def test_a_page_about_a_concept_has_a_picture(page: str) -> None:

@@ -10,16 +10,10 @@ import click
 
 from compose_sim.cli.console import MARKS, echo, print_json, say
 from compose_sim.cli.run_lookup import FILE, json_option
-from compose_sim.core.compose.dockerfile import (
-    DEFAULT_BASE_TAG,
-    DEFAULT_TORCH,
-    RECIPES,
-    SERVICES,
-    Image,
-    compilers_of,
-    contents_of_packages,
-)
+from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, SERVICES, Image, compilers_of
 from compose_sim.core.plan.defaults import default_image
+from compose_sim.core.plan.recipes import DEFAULT_BASE_TAG, Contents, contents_of_packages, load_recipe
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
 
@@ -86,6 +80,8 @@ def bench_command(link: str | None, gpu: bool, nodes: str, plot: Path | None, as
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_IMAGES = (getattr(load_recipe(name), "IMAGE", Contents()) for name in RECIPE_NAMES)
+_COMPILED = " or ".join(image.compiled.capitalize() for image in _IMAGES if image.compiled) or "frameworks"
 
 
 @click.group("image")
@@ -102,7 +98,7 @@ def image_command() -> None:
 @click.option(
     "--compile-on",
     metavar="TAG",
-    help="Image to compile Horovod in.  [default: the base, or its -devel variant]",
+    help=f"Image to compile {_COMPILED} in.  [default: the base, or its -devel variant]",
 )
 @click.option(
     "--tag", metavar="TAG", help="Name of the image.  [default: composesim:latest or composesim-RECIPE:latest]"
@@ -136,7 +132,8 @@ def build(
 
     if keep_ca_certificate and not ca_certificate:
         raise click.UsageError("--keep-ca-certificate needs --ca-certificate FILE")
-    contents = RECIPES.get(recipe) or contents_of_packages(recipe, find_recipe(recipe).PACKAGES)
+    module = find_recipe(recipe)
+    contents = getattr(module, "IMAGE", None) or contents_of_packages(recipe, module.PACKAGES)
     base = base or contents.base
     compiles = contents.compiled and not has_wheel(wheels, contents.compiled)
     if compile_on and not contents.compiled:
@@ -146,6 +143,7 @@ def build(
         torch=torch if contents.torch else "",
         frameworks=(*contents.frameworks, *(SERVICES[name] for name in _services(services))),
         system_packages=contents.system_packages,
+        compiled=contents.compiled,
         compiled_on=(compile_on or compilers_of(base)) if compiles else "",
         requirements=requirements is not None,
         wheels=wheels is not None,

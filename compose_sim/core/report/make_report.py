@@ -12,11 +12,11 @@ from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.host.torch_versions import torch_range
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.report.bottleneck import Bottleneck, RankTimes, data_share, find_bottleneck
-from compose_sim.core.report.horovod_timeline import HorovodTimeline
 from compose_sim.core.report.report import (
     Cause,
     DriverReport,
     FaultReport,
+    HorovodTimeline,
     NodeReport,
     RecoveryReport,
     Report,

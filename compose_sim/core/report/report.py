@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from compose_sim.core.json_values import from_json, to_json
 from compose_sim.core.plan.model import Choice, Plan, PlannedPort
 from compose_sim.core.report.bottleneck import Bottleneck, RankTimes
-from compose_sim.core.report.horovod_timeline import HorovodTimeline
+from compose_sim.core.text import format_seconds
 from compose_sim.core.verdict.verdict import VerdictWord
 
 _LOOPBACK = "127.0.0.1"
@@ -269,6 +269,27 @@ class ScenarioReport:
     steps: Annotated[tuple[ScenarioStepReport, ...], "The outcome of each step"] = ()
     run_verdict: Annotated[VerdictWord, "The verdict on the run itself"]
     run_exit_code: Annotated[int, "The exit code that `up` would have had"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorovodTimeline:
+    """What the time from the first reduction to the last went into; the three shares are means over the ranks and add up to 1."""
+
+    file: Annotated[str, "Where the timeline lies, relative to the run's folder"]
+    seconds: Annotated[float, "From the first reduction to the last"]
+    compute: Annotated[float, "Share of time spent computing"]
+    all_reduce: Annotated[float, "Share of time spent reducing"]
+    idle: Annotated[float, "Share of time spent waiting for other ranks"]
+    idle_by_rank: Annotated[tuple[float, ...], "The idle share of each rank"]
+
+    @property
+    def summary(self) -> str:
+        """`12.3 s: compute 61 %, all-reduce 27 %, idle 12 %; …`: the values on one line."""
+        parts = (("compute", self.compute), ("all-reduce", self.all_reduce), ("idle", self.idle))
+        shares = ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in parts)
+        least, most = min(self.idle_by_rank), max(self.idle_by_rank)
+        slowest = f"; the others wait for rank {self.idle_by_rank.index(least)}" if most - least > 0.1 else ""
+        return f"{format_seconds(self.seconds)}: {shares}{slowest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

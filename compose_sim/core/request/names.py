@@ -1,4 +1,4 @@
-"""The names that a request may use: runs, checks, GPUs and services. Commands that only read a run import this, and not pydantic."""
+"""The names that a request may use: runs, checks, recipes, GPUs and services. Commands that only read a run import no more."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import SpecError
+from compose_sim.plugins.registry import built_in
 
 # Causes come before their consequences. `core/checks/run.py` lists the checks in the same order.
 CHECK_IDS = (
@@ -55,6 +56,9 @@ def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
     return "" if name in CHECK_IDS else f"there is no check '{name}'{did_you_mean(name, CHECK_IDS)}"
 
+
+RECIPE_GROUP = "composesim.recipes"
+RECIPE_NAMES = tuple(sorted(("ddp", "exec", *built_in(RECIPE_GROUP))))
 
 GPU_WORDS = ("auto", "none", "all", "emulated")
 _GPU = re.compile(r"[0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z/-]+")

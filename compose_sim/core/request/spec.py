@@ -35,6 +35,7 @@ from compose_sim.core.request.field_types import (
     Text,
 )
 from compose_sim.core.request.flags import OPTIONS, Flag
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.plugins.registry import ENGINES, built_in
 
 ISOLATED = ("isolated", "offline")  # networks on which nodes reach only one another
@@ -113,7 +114,7 @@ class _Options(BaseModel):
     recipe: Annotated[str, Flag("recipe", "NAME")] = Field(
         "ddp",
         pattern=r"^[a-z][a-z0-9-]*$",
-        description="Framework to start: ddp, exec, horovod, paddle, paddle-ray, ray, or an installed recipe.",
+        description=f"Framework to start: {', '.join(RECIPE_NAMES)}, or an installed recipe.",
     )
     options: Annotated[dict[str, Text], Flag("recipe", "NAME=VALUE", names=("--option",))] = Field(
         default_factory=dict, description="Set options of the recipe.", examples=[{"cpus": 4}]

@@ -82,11 +82,10 @@ def _require_builder() -> None:
 
 def _fill(context: Path, image: Image, files: BuildFiles) -> None:
     root = assets.root()
-    ours = root / "templates" / "image"
     (context / "Dockerfile").write_text(render_dockerfile(image, loader=jinja2.FileSystemLoader(root)))
-    shutil.copy(ours / ".dockerignore", context / ".dockerignore")
-    shutil.copy(ours / "build-horovod.sh", context / "build-horovod.sh")
-    shutil.copytree(ours / "requirements", context / "requirements")
+    for folder in assets.templates():
+        if (folder / "image").is_dir():
+            shutil.copytree(folder / "image", context, dirs_exist_ok=True)
     for framework in image.frameworks:
         if framework.requirements:
             (context / "requirements" / f"{framework.name}.txt").write_text("\n".join(framework.requirements) + "\n")

@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from compose_sim.core.plan.recipes import BUILT_IN, Recipe, load_recipe
+from compose_sim.core.plan.recipes import Recipe, load_recipe
+from compose_sim.core.request.names import RECIPE_GROUP, RECIPE_NAMES
 from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.registry import find, installed
 
-GROUP = "composesim.recipes"
 _PARTS = tuple(name for name in (*Recipe.__annotations__, *vars(Recipe)) if not name.startswith("_"))
 _MAPPINGS = tuple(name for name, kind in Recipe.__annotations__.items() if str(kind).startswith("Mapping"))
 
 
 def find_recipe(name: str) -> Recipe:
     """Return the recipe of that name. Raise SpecError if there is none, or if another package's recipe is invalid or fails later."""
-    if name in BUILT_IN:
+    if name in RECIPE_NAMES:
         return load_recipe(name)
-    feature = find(GROUP, name)
+    feature = find(RECIPE_GROUP, name)
     if feature is None:
-        known = [*BUILT_IN, *installed(GROUP)]
+        known = [*RECIPE_NAMES, *installed(RECIPE_GROUP)]
         meant = "ddp" if "torch" in name else nearest(name, known)
         message = f"unknown recipe '{name}'{did_you_mean(meant or name, known)}"
         raise SpecError(message, hint=f"composesim up --recipe {meant or 'ddp'} …")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from compose_sim.core.events.events import READ_FROM_LOGS, Event
 from compose_sim.core.plan.model import Plan
@@ -29,12 +29,12 @@ from compose_sim.core.checks import Case
 from compose_sim.core.events.events import parse_file_event
 from compose_sim.core.events.observations import Observed, RankObserved, parse_rank
 from compose_sim.core.plan.model import NODES
-from compose_sim.core.report.horovod_timeline import HorovodTimeline, parse_timeline
-from compose_sim.core.report.report import Report
+from compose_sim.core.report.report import HorovodTimeline, Report
 from compose_sim.core.verdict.hang import standings_of
 from compose_sim.engine.run_folder.folder import try_read_plan
 from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.safe_files import MAX_BYTES, SafeFolder
+from compose_sim.plugins.registry import built_in
 
 _EVIDENCE_LINES = 20
 _MAX_OF_PAGE = 1 << 16  # bytes; a page has fewer
@@ -80,7 +80,7 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
     for each in observed:
         timeline.add_records(each.rank, 0, each.of(StepTimes))
     times = rank_times(timeline.tallies)
-    report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path), times=times)
+    report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path, plan.recipe), times=times)
     report = with_checkpoints(report, lambda generation: read_observed(folder.path, state, generation=generation))
     results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher), observed=observed))
     return replace(report, checks=tuple(result.to_report() for result in results))
@@ -142,17 +142,17 @@ def read_case(folder: Path, report: Report, *, why_not: str = "", observed: Obse
     )
 
 
-def read_timeline(folder: Path) -> HorovodTimeline | None:
-    """Return what Horovod's timeline of a run shows; None if there is no timeline, or it is empty."""
-    files = SafeFolder(folder)
+def read_timeline(folder: Path, recipe: str) -> HorovodTimeline | None:
+    """Return what the timeline of a recipe's framework shows; None if there is no timeline, or it is empty."""
+    files, parser = SafeFolder(folder), built_in("composesim.timelines").get(recipe)
     for above in (
         "",
         *(f"{NODES}/{node}/" for node in files.folders(NODES)),
     ):  # rank 0's node has it, usually the first
         name = f"{above}logs/timeline.json"
         status = files.status(name)
-        if status and status.st_size <= MAX_BYTES:
-            return parse_timeline(files.read_text(name), file=name)
+        if parser and status and status.st_size <= MAX_BYTES:
+            return cast(HorovodTimeline | None, parser.load()(files.read_text(name), file=name))
     return None
 
 

@@ -7,7 +7,9 @@ run ends when the driver does.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import selectors
 import signal
 import socket
@@ -166,7 +168,7 @@ class DriverMembership(Coordinator[_Member]):
 
 SOCKET = "COMPOSESIM_DRIVER_LINK"  # the descriptor of the driver's connection to the master
 NODE = "driver"  # the node's name in the events and logs of the driver
-NOT_READY, UNREACHABLE = 92, 93  # exit codes, which recipes explain, as those in frameworks/installed.py
+MISSING, TOO_OLD, NOT_READY, UNREACHABLE = 90, 91, 92, 93  # exit codes, which recipes explain
 
 
 @dataclass(frozen=True)
@@ -239,3 +241,40 @@ def exit_like(child: subprocess.Popen[bytes]) -> NoReturn:
 def seconds_until(deadline: float) -> float:
     """Return the seconds left until a moment of the monotonic clock, or 0 if it has passed."""
     return max(0.0, deadline - time.monotonic())
+
+
+class StartError(Exception):
+    """A framework cannot be started here. Holds an exit code and a command to try."""
+
+    def __init__(self, code: int, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.hint = code, hint
+
+
+def require(package: str, least: str, *distributions: str, hint: str) -> str:
+    """
+    Return the installed version of a package, not imported here, or "" if it was not installed as one of these distributions.
+
+    Raises:
+        StartError: the package is missing, or older than `least`.
+    """
+    version = next(filter(None, map(_installed_version, distributions)), "")
+    if not version and importlib.util.find_spec(package) is None:
+        raise StartError(MISSING, f"{package} is not installed for {sys.executable}", hint)
+    if version and _numbers(version) < _numbers(least):
+        raise StartError(TOO_OLD, f"{package} {version} is too old: {least} or newer is needed", hint)
+    return version
+
+
+def _installed_version(distribution: str) -> str:
+    from importlib import metadata  # takes time, and the master needs none of it
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers to compare versions by, without a local version (after `+`)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])

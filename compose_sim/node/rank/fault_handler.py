@@ -157,7 +157,6 @@ _AROUND_SCRIPTS = {
         "__main__.py",
         "rank/script_runner.py",
         "starters/fork_server.py",
-        "frameworks/horovod/sshd_starter.py",
     )
 }
 ACTIONS: dict[RankAction, Callable[[Mapping[str, Any], Path], None]] = {

@@ -1,4 +1,4 @@
-"""Find what plug-ins add to nodes: roles."""
+"""Find what plug-ins add to nodes: roles and observers."""
 
 from __future__ import annotations
 

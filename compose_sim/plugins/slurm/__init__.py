@@ -10,4 +10,4 @@ ENTRY_POINTS = {
     },
 }
 SUMMARIES = {"slurm": "on a cluster"}
-NEEDS = {"slurm": "squeue"}
+PROGRAMS = {"slurm": "squeue"}

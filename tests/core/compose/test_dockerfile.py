@@ -7,24 +7,22 @@ import re
 import jinja2
 import pytest
 
+from compose_sim import assets
 from compose_sim.core.compose.dockerfile import (
-    DEFAULT_BASE,
-    DEFAULT_BASE_TAG,
-    PYTHON_BASE,
-    RECIPES,
     SERVICES,
     Image,
     compilers_of,
-    contents_of_packages,
     render_dockerfile,
 )
+from compose_sim.core.plan.recipes import DEFAULT_BASE, PYTHON_BASE, Framework, contents_of_packages, load_recipe
 from compose_sim.core.plan.services import load_service
-from compose_sim.core.request.names import SERVICE_NAMES
+from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 
 DIGEST = re.compile(r"[a-z]+/[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")
 LOADER = jinja2.FileSystemLoader(ROOT)
+RECIPES = {name: image for name in RECIPE_NAMES if (image := getattr(load_recipe(name), "IMAGE", None))}
 
 
 def test_as_it_comes_it_is_the_official_image_with_a_user_and_no_secret() -> None:
@@ -64,15 +62,15 @@ def test_a_requirement_is_one_word_for_the_shell() -> None:
 
 def test_each_framework_and_service_says_in_a_file_what_is_installed() -> None:
     frameworks = [*(each for contents in RECIPES.values() for each in contents.frameworks), *SERVICES.values()]
-    folder = ROOT / "templates" / "image" / "requirements"
+    files = {file.stem: file for folder in assets.templates() for file in folder.glob("image/requirements/*.txt")}
 
-    assert {framework.name for framework in frameworks} == {file.stem for file in folder.glob("*.txt")}
-    assert all("==" in (folder / f"{framework.name}.txt").read_text() for framework in frameworks)
+    assert {framework.name for framework in frameworks} == set(files)
+    assert all("==" in file.read_text() for file in files.values())
 
 
 def test_a_framework_is_installed_where_the_base_has_none() -> None:
-    contents = RECIPES["paddle-ray"]
-    text = render_dockerfile(Image(torch="", frameworks=contents.frameworks), loader=LOADER)
+    frameworks = (Framework(name="paddle", module="paddle"), Framework(name="ray", module="ray.rllib"))
+    text = render_dockerfile(Image(torch="", frameworks=frameworks), loader=LOADER)
 
     assert "torch" not in text.replace(DEFAULT_BASE, "")
     assert "python3 -c 'import paddle' 2>/dev/null || \\\n    python3 -m pip install --requirement" in text
@@ -85,29 +83,6 @@ def test_what_a_service_brings_and_is_not_wanted_is_taken_out_after_it_came() ->
     assert text.index("requirements/jupyter.txt") < text.index(
         "RUN python3 -m pip uninstall --yes rfc3987-syntax lark\n"
     )
-
-
-def test_what_compiles_horovod_does_not_stay() -> None:
-    contents = RECIPES["horovod"]
-    image = Image(
-        frameworks=contents.frameworks, system_packages=contents.system_packages, compiled_on=compilers_of(DEFAULT_BASE)
-    )
-    first, last = render_dockerfile(image, loader=LOADER).split("\nFROM ")[1:]
-
-    assert first.startswith(f"{DEFAULT_BASE_TAG.replace('-runtime', '-devel')} AS compiled\n")
-    assert "g++" in first
-    assert last.startswith(f"{DEFAULT_BASE}\n")
-    assert "g++" not in last
-    assert "openssh-server" in last
-    assert "from=compiled,source=/wheels,target=/tmp/compiled" in last
-    assert "COPY" not in last
-
-
-def test_with_a_wheel_at_hand_nothing_is_compiled() -> None:
-    text = render_dockerfile(Image(frameworks=RECIPES["horovod"].frameworks, wheels=True), loader=LOADER)
-
-    assert text.count("FROM ") == 1
-    assert "build-horovod.sh" not in text
 
 
 @pytest.mark.parametrize(
@@ -127,7 +102,7 @@ def test_compilers_are_in_the_twin_of_a_base(base: str, compilers: str) -> None:
 def test_images_of_others_are_named_by_digest() -> None:
     """All but the one that is rebuilt under its tag with each security fix."""
     own = {name: image for name in SERVICE_NAMES if (image := getattr(load_service(name), "IMAGE", ""))}
-    bases = {contents.base for contents in RECIPES.values()}
+    bases = {PYTHON_BASE} | {contents.base for contents in RECIPES.values()}
 
     assert own.keys() == {"prometheus", "grafana"}
     assert [image for image in (*own.values(), *bases) if not DIGEST.fullmatch(image)] == [PYTHON_BASE]

@@ -23,13 +23,20 @@ from compose_sim.core.compose.document import (
 )
 from compose_sim.core.host.host import NO_GPUS
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.request.names import RECIPE_NAMES
 from tests.builders import ROOT, a_host, a_plan
 from tests.inventories import CDI, FOUR, MIG, RAW, SCATTERED, h200s
 
 GOLDEN = ROOT / "tests" / "golden"
+FOLDERS = {path.name: path for path in (*GOLDEN.iterdir(), *(ROOT / "tests" / "plugins").glob("*/golden/*"))}
+OF_PLUG_INS = {
+    name: yaml.safe_load((path / "composesim.yaml").read_text())
+    for name, path in FOLDERS.items()
+    if path.parent != GOLDEN
+}
 SCHEMA = json.loads((ROOT / "templates" / "schema" / "compose-spec.json").read_text())
 
-# Each case: a folder in tests/golden, owned by the test of the same name.
+# Each case: a folder in tests/golden, owned by the test of the same name. Plug-ins have a composesim.yaml in such a folder.
 CASES: dict[str, dict[str, Any]] = {
     "two-nodes": {},
     "limits-and-mounts": {"nodes": 3, "memory": "2g", "cpus": 0.5, "mounts": ["/data:/data:ro"], "shm_size": "256m"},
@@ -56,22 +63,8 @@ CASES: dict[str, dict[str, Any]] = {
     "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
     "gpus-own-driver": {"gpus_of": h200s(2, toolkit=SCATTERED), "nodes": 2},
     "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
-    "horovod": {
-        "recipe": "horovod",
-        "image": "composesim-horovod:latest",
-        "nodes": 2,
-        "elastic": "1:3",
-        "options": {"timeline": "on", "cycle-time": "2"},
-    },
-    "ray": {
-        "recipe": "ray",
-        "image": "composesim-ray:latest",
-        "nodes": [{"cpus": 1, "memory": "3g"}, {"cpus": 2}],
-        "elastic": "2:3",
-    },
-    "paddle": {"recipe": "paddle", "image": "composesim-paddle:latest", "elastic": "1:2"},
-    "paddle-ray": {"recipe": "paddle-ray", "image": "composesim-paddle-ray:latest", "script": "search.py"},
     "services": {"with": ["jupyter", "tensorboard", "grafana"], "image": "torch:1", "publish": {"jupyter": 9999}},
+    **{name: spec for name, spec in OF_PLUG_INS.items() if spec.get("recipe", "ddp") in RECIPE_NAMES},
 }
 
 
@@ -90,7 +83,7 @@ def document(plan: Plan) -> str:
 def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
     """The file is the product: every change to it is reviewed as a diff."""
     text = document(the_plan(case))
-    golden = GOLDEN / case / "docker-compose.yml"
+    golden = FOLDERS.get(case, GOLDEN / case) / "docker-compose.yml"
     if update_golden:
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
@@ -99,7 +92,7 @@ def test_document_is_as_reviewed(case: str, update_golden: bool) -> None:
 
 
 def test_every_golden_folder_is_owned() -> None:
-    assert {folder.name for folder in GOLDEN.iterdir()} == set(CASES)
+    assert {folder.name for folder in GOLDEN.iterdir()} == set(CASES) - set(OF_PLUG_INS)
 
 
 @pytest.mark.parametrize("case", CASES)

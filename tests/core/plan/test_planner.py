@@ -97,10 +97,9 @@ def test_without_torch_on_the_machine_auto_takes_the_built_image() -> None:
             {},
             "/usr/bin/python3 -m ensurepip && /usr/bin/python3 -m pip install torch, ",
         ),
-        (NO_TORCH, {"recipe": "ray"}, "/usr/bin/python3 -m pip install 'ray[default]', or name "),
         (None, {}, "python3 -m pip install torch, or name "),
     ],
-    ids=["venv", "system", "no pip", "ray", "no python"],
+    ids=["venv", "system", "no pip", "no python"],
 )
 def test_without_torch_and_image_the_first_hint_installs_it_for_that_python(
     python: PythonFacts | None, spec: dict[str, Any], hint: str

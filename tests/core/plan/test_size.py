@@ -41,7 +41,6 @@ def test_a_script_without_a_size_gets_two_ranks_per_node(program: dict[str, str]
         {"script": "train.py", "elastic": "1:3"},
         {"script": "train.py", "gpus_per_node": 1},
         {"script": "train.py", "launcher": "env"},
-        {"script": "train.py", "recipe": "horovod"},
         {"script": "hostname", "recipe": "exec"},
         {},
     ],

@@ -14,9 +14,8 @@ from jsonschema import Draft202012Validator, ValidationError
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.run import run_checks
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.horovod_timeline import HorovodTimeline
 from compose_sim.core.report.make_report import make_report
-from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepReport
+from compose_sim.core.report.report import HorovodTimeline, Report, ScenarioReport, ScenarioStepReport
 from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.scenario import Scenario
@@ -67,7 +66,7 @@ def reports() -> Iterator[Report]:
     story = a_story()
     yield make_report(story.plan, story.state)
     yield make_report(story.plan, story.ended(20.0, passed=True).stopped(20.5, {0: 0, 2: 0}).state)
-    driven = a_plan(nodes=2, recipe="ray", image="ray:1", options={})
+    driven = replace(a_plan(nodes=2), is_driven=True)
     ready = an_event("ready", 1.0, node="driver", words="2 nodes")
     yield make_report(driven, fold_all(driven, [an_event("started", 0.5, cpus=2), ready]), timeline=a_timeline())
     published = a_plan(nodes=2, image="torch:1", **{"with": "jupyter"})

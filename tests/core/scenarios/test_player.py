@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ NODES = 4
 SHIPPED = sorted((ROOT / "templates" / "scenarios").glob("*.yaml"))
 
 
-def a_player(*steps: dict[str, Any], seed: int = 0, **spec: Any) -> Run:
+def a_player(*steps: dict[str, Any], seed: int = 0, driven: bool = False, **spec: Any) -> Run:
     """A player of these steps, and the run that it plays in."""
-    plan = a_plan(**{"nodes": NODES, "elastic": "2:4", **spec})
+    plan = replace(a_plan(**{"nodes": NODES, "elastic": "2:4", **spec}), is_driven=driven)
     scenario = Scenario.model_validate({"steps": steps})
     return Run(plan, ScenarioPlayer(scenario, plan, seed=seed))
 
@@ -101,7 +102,7 @@ def test_a_step_of_the_training_is_known_from_what_any_rank_prints_and_from_the_
 
 def test_a_step_of_a_training_that_one_program_drives_is_known_from_what_it_prints() -> None:
     step = {"at": {"step": 50}, "link": "10mbit"}
-    run, other = a_player(step, recipe="ray"), a_player(step, recipe="ray")
+    run, other = a_player(step, driven=True), a_player(step, driven=True)
     told = Event(t=1.0, kind="metric", node="driver", data={"step": 50})
     ended = Event(t=1.0, kind="ended", node="master", data={"passed": True, "exit_code": 0})
 

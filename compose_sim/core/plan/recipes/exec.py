@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from compose_sim.core.plan.recipes import (
     ClusterLayout,
+    Contents,
     no_environment,
     no_ports,
     refuse_launcher,
@@ -22,6 +23,7 @@ RUNS_COMMANDS = True
 DRIVEN = False
 PACKAGES: Mapping[str, str] = {}
 EXAMPLE = ""
+IMAGE = Contents()
 OPTIONS: Mapping[str, str] = {}
 EXIT_CODES: Mapping[int, str] = {}
 

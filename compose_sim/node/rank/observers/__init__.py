@@ -1,4 +1,4 @@
-"""Observe what a script does in a rank, one observer per file.
+"""Observe what a script does in a rank, one observer per file; plug-ins have others (`composesim.observers`).
 
 An observer may have `install()`, `begin(context)` and `end(context)`. `install` is called once in the process that becomes (or
 forks) the rank, and sets hooks that take effect when the script imports the hooked modules. `begin` and `end` are called in the
@@ -10,6 +10,7 @@ cost microseconds: all observers together take 0.2–0.5 ms of CPU per step (`py
 
 from __future__ import annotations
 
+from ...shared import plug_ins
 from . import (
     checkpoints,
     clipping,
@@ -21,13 +22,11 @@ from . import (
     gathers,
     gradients,
     groups,
-    horovod,
     loaders,
     losses,
     messages,
     models,
     optimizers,
-    paddle,
     profiles,
     randomness,
     recording,
@@ -45,9 +44,7 @@ OBSERVERS = (
     timings,
     optimizers,
     profiles,
-    paddle,
     groups,
-    horovod,
     collectives,
     messages,
     files,
@@ -66,4 +63,5 @@ OBSERVERS = (
     repeats,
     replicated,
     running_statistics,
+    *map(plug_ins.load, plug_ins.names("composesim.observers").values()),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Callable
 
-# What composesim does not do without a feature. Those that are not listed observe, or are part of the emulation.
+# What composesim does not do without a feature; plug-ins add theirs. Those that are not listed observe, or are part of the emulation.
 WITHOUT = {
     "emulate": "CUDA cannot be emulated",
     "accelerator": "torch.accelerator does not know emulated GPUs",
@@ -38,13 +38,11 @@ WITHOUT = {
     "gathers": "gathered tensors are not recorded",
     "gradients": "gradients are not recorded",
     "groups": "process groups are not recorded",
-    "horovod": "the collectives of Horovod are not recorded",
     "loaders": "loaded batches are not recorded",
     "losses": "losses are not recorded",
     "messages": "messages between ranks are not recorded",
     "models": "models in DistributedDataParallel are not recorded",
     "optimizers": "steps of optimizers are not recorded",
-    "paddle": "the collectives of Paddle are not recorded",
     "parameter_names": "parameters are not named",
     "profiles": "a profile cannot be recorded",
     "randomness": "random numbers are not recorded",
@@ -65,7 +63,9 @@ _tell: Callable[[str, str, str], None] | None = None
 
 
 def feature_of(module: str) -> str:
-    """Return the feature that a module of composesim belongs to: `collectives` for `….rank.observers.collectives`."""
+    """Return the feature of a module: `collectives` for `….rank.observers.collectives`, the name of a plug-in for its modules."""
+    if ".plugins." in module:
+        return module.split(".plugins.")[1].split(".")[0]
     parts = module.partition(".rank.")[2].split(".") if ".rank." in module else [module]
     return parts[1] if parts[0] in _PARENTS and len(parts) > 1 else parts[0]
 

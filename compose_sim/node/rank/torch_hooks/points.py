@@ -352,10 +352,6 @@ LOADED = Point("torch", "load")
 LOADED_SHARDED = Point("torch.distributed.checkpoint.state_dict_loader", "load")
 STATE_LOADED = Point("torch.nn.modules.module", "Module.load_state_dict")
 DEVICE_SET = Point("torch", "cuda.set_device")  # when emulated devices are in place
-HOROVOD_INITIALIZED = Point("horovod.torch.mpi_ops", "init")
-HOROVOD_SYNCHRONIZED = Point("horovod.torch.mpi_ops", "synchronize")
-PADDLE_INITIALIZED = Point("paddle.distributed", "init_parallel_env")
-PADDLE_STEP = Point("paddle.optimizer", "*.step", "*.minimize")
 DRAWN = Point(
     "torch",
     *("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"),

@@ -54,17 +54,3 @@ def test_a_launcher_of_python_scripts_is_refused_for_commands() -> None:
 def test_a_command_keeps_its_name_in_a_rendered_folder() -> None:
     """The command is looked up on the node; only the files around it are copied."""
     assert portable_program(COMMAND).target == "mpirun"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "asked", "message"),
-    [
-        ("ray", {"max_restarts": 2}, "--max-restarts '2' does not apply to recipe 'ray'"),
-        ("horovod", {"master": "node-0"}, "--master 'node-0' does not apply to recipe 'horovod'"),
-        ("paddle", {"master": "node-0"}, "Paddle's launcher brings its own store"),
-    ],
-)
-def test_what_a_recipe_would_not_do_is_refused(recipe: str, asked: dict[str, object], message: str) -> None:
-    """They are not ignored silently."""
-    with pytest.raises(SpecError, match=message):
-        a_plan(recipe=recipe, image="composesim-any:1", **asked)

@@ -249,19 +249,6 @@ def test_links_carry_the_token_and_json_does_not() -> None:
     )
 
 
-def test_a_framework_with_metrics_of_its_own_is_asked_for_them() -> None:
-    plan = a_plan(recipe="ray", image="ray:1", options={}, **{"with": "prometheus"})
-    files = render_service_files(plan, loader=jinja2.FileSystemLoader(ROOT))
-
-    _, own = yaml.safe_load(files["prometheus/prometheus.yml"])["scrape_configs"]
-    assert own["http_sd_configs"][0]["url"] == "http://master:8265/api/prometheus/sd"
-    token = {"type": "Bearer", "credentials_file": "/composesim/secrets/token"}
-    assert own["http_sd_configs"][0]["authorization"] == token
-    server = next(each for each in plan.services if each.name == "prometheus-server")
-    assert "/composesim/secrets" in {mount.target for mount in server.mounts}
-    assert [port.name for port in plan.published] == ["dashboard", "client", "prometheus"]
-
-
 def test_what_services_read_is_what_they_can_read() -> None:
     """YAML and JSON; Prometheus queries the exporter, Grafana and every panel query Prometheus."""
     plan = a_plan(**ALL)

@@ -1,1 +1,0 @@
-"""Start frameworks other than torch: Horovod, Ray, PaddlePaddle."""

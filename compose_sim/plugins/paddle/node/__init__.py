@@ -1,0 +1,1 @@
+"""Start Paddle through its own launcher."""
