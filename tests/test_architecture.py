@@ -120,7 +120,6 @@ SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "node/frameworks/paddle/driver.py": "a role",
     "node/rank/driver_script.py": "a role",
     "node/shared/emulation.py": "no other module of its folder knows of CUDA",
-    "node/shared/mps_marks.py": "nodes import no service",
     "node/shared/plug_ins.py": "roles and observers share it",
     "node/shared/roles.py": "one term, of all processes of a node",
     "node/shared/slurm_notice.py": "agents and masters share it",

@@ -27,6 +27,7 @@ ROLES = {
     "agent": ".agent.main",
     "memory-estimate": ".planning.memory_estimate",
     "gpu-probe": ".agent.gpu_proof",
+    "mps": ".agent.mps",
     "balloon": ".agent.faults.balloon",
     "zygote": ".starters.zygote",
     "fork-server": ".starters.fork_server",
@@ -45,7 +46,6 @@ ROLES = {
     "paddle-launch": ".frameworks.paddle.launch",
     "auth-proxy": ".services.auth_proxy",
     "metrics-exporter": ".services.metrics_exporter",
-    "mps": ".services.mps",
     "slurm-job": ".slurm.job",
     "slurm-task": ".slurm.task",
 }

@@ -1,1 +1,1 @@
-"""Processes that run beside the nodes: the authenticating proxy, metrics, MPS."""
+"""Processes that run beside the nodes: the authenticating proxy, metrics."""
