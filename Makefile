@@ -77,10 +77,10 @@ without: setup ## Prove that plug-ins are optional: run `make fast`, the documen
 	@scripts/without.sh $(CURDIR)/$(BIN)/python $(PLUGIN) -- $(ARGS)
 
 audit: setup ## Attack composesim with hostile scripts, projects and inputs, and check that nothing is harmed
-	$(BIN)/python -m pytest --timeout 120 tests/audit $(wildcard tests/plugins/*/audit) tests/fuzz tests/scenarios/test_daemon_restarts.py $(ARGS)
+	$(BIN)/python -m pytest --timeout 120 tests/audit $(wildcard tests/plugins/*/audit) tests/fuzz $(wildcard tests/plugins/*/fuzz) tests/scenarios/test_daemon_restarts.py $(ARGS)
 
 fuzz: setup ## Feed random inputs of each kind to composesim for FUZZ_SECONDS; new ones each time
-	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),200) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(ARGS)
+	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),200) $(BIN)/python -m pytest --timeout 0 tests/fuzz $(wildcard tests/plugins/*/fuzz) $(ARGS)
 
 lock: setup ## Update requirements-dev.txt, the locked dependencies of development and CI
 	@scripts/dependencies.sh lock

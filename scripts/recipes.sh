@@ -5,9 +5,10 @@
 #   scripts/recipes.sh --check     list what is missing, on stderr; exit status 0 or 1
 #   scripts/recipes.sh --wheels    print the folder with the wheel of Horovod, for `composesim image build --wheels`
 #
-# The versions are those of templates/image/requirements/, as in images; the torch is that of .venv (make help).
+# The versions are those of templates/image/requirements/, also of plug-ins, as in images; the torch is that of .venv (make help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+shopt -s nullglob # perhaps no plug-in has requirements
 
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes
@@ -40,7 +41,7 @@ ensure() {
     pip install 'pip>=25.1' # the first with --group
     pip install "$(torch)" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} numpy
     build_horovod
-    pip install "$(torch)" --editable . --group test $(printf -- "--requirement $IMAGE/requirements/%s.txt " ray paddle jupyter tensorboard)
+    pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "$IMAGE"/requirements/{ray,paddle}.txt compose_sim/plugins/*/"$IMAGE"/requirements/*.txt)
     pip install --no-index --find-links "$(wheels)" --no-deps --force-reinstall horovod # the one for another torch has the same version
     pip install --requirement "$IMAGE/requirements/horovod.txt"
     pip install "${VALIDATORS[@]}"
@@ -53,7 +54,7 @@ print(", ".join(f"{name} {version(name)}" for name in ("torch", "horovod", "ray"
 
 # Everything that would make another .venv-recipes.
 fingerprint() {
-    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh "$IMAGE"/requirements/*.txt; echo "$PWD $(torch) $(python_version)"; } |
+    { cat pyproject.toml scripts/recipes.sh "$IMAGE"/build-horovod.sh {.,compose_sim/plugins/*}/"$IMAGE"/requirements/*.txt; echo "$PWD $(torch) $(python_version)"; } |
         sha256sum | cut -d ' ' -f 1
 }
 

@@ -44,8 +44,6 @@ ROLES = {
     "ray-member": ".frameworks.ray.member",
     "paddle-driver": ".frameworks.paddle.driver",
     "paddle-launch": ".frameworks.paddle.launch",
-    "auth-proxy": ".services.auth_proxy",
-    "metrics-exporter": ".services.metrics_exporter",
     "slurm-job": ".slurm.job",
     "slurm-task": ".slurm.task",
 }

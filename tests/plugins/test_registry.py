@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pydantic import ValidationError
 
 from compose_sim.cli import VERBS, group
+from compose_sim.cli.commands.machine import _frameworks
 from compose_sim.core.faults.parse import find_kind, parse_fault
 from compose_sim.core.scenarios.scenario import parse_scenario
 from compose_sim.errors import SpecError
@@ -31,6 +33,14 @@ from compose_sim.core.faults.kinds import KINDS
 
 doze = replace(KINDS["kill"], name="doze", summary="Kill a node under another name.")
 """
+SERVICE = """
+from compose_sim.core.plan.model import PlannedService
+
+VALUE, PACKAGES, NEEDS = "a folder", {"notes": "1.0"}, ()
+
+def containers(context):
+    return (PlannedService(name="notes", command=(context.python, "-m", "notes", context.value)),)
+"""
 ENTRIES = f"""
 [{COMMANDS}]
 audit = outside_audit:command
@@ -39,14 +49,19 @@ broken = outside_broken
 [composesim.faults]
 doze = outside_fault:doze
 wrong = outside_fault:replace
+
+[composesim.services]
+notes = outside_service
+wrong = outside_fault
 """
 
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another distribution, with two commands, of which one cannot be imported, and a fault."""
+    """Another distribution, with two commands, of which one cannot be imported, a fault and a service."""
     (tmp_path / "outside_audit.py").write_text(AUDIT)
     (tmp_path / "outside_fault.py").write_text(FAULT)
+    (tmp_path / "outside_service.py").write_text(SERVICE)
     (tmp_path / "outside_broken.py").write_text("1 / 0\n")
     info = tmp_path / "outside-1.0.dist-info"
     info.mkdir()
@@ -83,6 +98,24 @@ def test_a_fault_of_another_distribution_is_parsed_and_can_be_in_a_scenario() ->
     assert scenario.steps[0].fault is not None
     with pytest.raises(SpecError, match=r"fault 'wrong' .* is invalid: it is not the FaultKind 'wrong'"):
         find_kind("wrong")
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_service_of_another_distribution_is_planned() -> None:
+    plan = a_plan(image="torch:1", **{"with": "notes=drafts"})
+
+    assert [each.command[1:] for each in plan.services] == [("-m", "notes", "drafts")]
+    with pytest.raises(ValidationError, match="there is no service 'note'; did you mean 'notes'"):
+        a_plan(**{"with": "note"})
+    with pytest.raises(SpecError, match=r"service 'wrong' .* is invalid: it has no VALUE, PACKAGES, NEEDS, containers"):
+        a_plan(**{"with": "wrong"})
+
+
+@pytest.mark.usefixtures("outside")
+def test_an_image_gets_the_packages_of_a_service_of_another_distribution() -> None:
+    (framework,) = _frameworks("notes")
+
+    assert (framework.name, framework.requirements) == ("notes", ("notes>=1.0",))
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)

@@ -11,7 +11,7 @@ import pytest
 from tests.builders import PATIENCE_S, ROOT
 
 pytestmark = pytest.mark.recipes
-REQUIREMENTS = ROOT / "templates" / "image" / "requirements"
+FOLDERS = [path for top in (".", "compose_sim/plugins/*") for path in ROOT.glob(f"{top}/templates/image/requirements")]
 
 
 def run(*argv: str | Path) -> str:
@@ -21,7 +21,7 @@ def run(*argv: str | Path) -> str:
 
 
 def test_it_has_what_images_are_pinned_to(recipes_python: Path) -> None:
-    text = "".join(file.read_text() for file in REQUIREMENTS.glob("*.txt"))
+    text = "".join(file.read_text() for folder in FOLDERS for file in folder.glob("*.txt"))
     pins = dict(re.findall(r"^([\w-]+)(?:\[.*\])?==(\S+)$", text, re.MULTILINE))
     assert {"horovod", "paddlepaddle", "ray", "gymnasium"} <= set(pins)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,14 +15,17 @@ from compose_sim.core.compose.dockerfile import (
     DEFAULT_BASE_TAG,
     DEFAULT_TORCH,
     RECIPES,
-    SERVICES,
+    Framework,
     Image,
     compilers_of,
     contents_of_packages,
 )
 from compose_sim.core.plan.defaults import default_image
+from compose_sim.core.plan.services import load_service
+from compose_sim.core.request.names import SERVICE_NAMES, SERVICES
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
+from compose_sim.plugins.registry import find
 
 
 @click.command("doctor")
@@ -86,6 +90,7 @@ def bench_command(link: str | None, gpu: bool, nodes: str, plot: Path | None, as
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_IN_IMAGES = [name for name in SERVICE_NAMES if load_service(name).PACKAGES] or ["none"]
 
 
 @click.group("image")
@@ -96,7 +101,7 @@ def image_command() -> None:
 @image_command.command("build")
 @click.option("--recipe", default="ddp", show_default=True, metavar="NAME", help="Recipe whose frameworks to install.")
 @click.option(
-    "--with", "services", default="", metavar="NAME,…", help=f"Services to install as well: {', '.join(SERVICES)}."
+    "--with", "services", default="", metavar="NAME,…", help=f"Services to install as well: {', '.join(_IN_IMAGES)}."
 )
 @click.option("--base", metavar="TAG", help=f"Base image, with or without torch.  [default: {DEFAULT_BASE_TAG}]")
 @click.option(
@@ -144,7 +149,7 @@ def build(
     image = Image(
         base=base,
         torch=torch if contents.torch else "",
-        frameworks=(*contents.frameworks, *(SERVICES[name] for name in _services(services))),
+        frameworks=(*contents.frameworks, *_frameworks(services)),
         system_packages=contents.system_packages,
         compiled_on=(compile_on or compilers_of(base)) if compiles else "",
         requirements=requirements is not None,
@@ -162,11 +167,10 @@ def build(
         say(f"Run it: composesim up{option} --image {built.tag} train.py")
 
 
-def _services(text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        if name not in SERVICES:
-            raise click.UsageError(
-                f"--with {name}: an image can hold {' and '.join(SERVICES)}; other services need nothing in it"
-            )
-    return names
+def _frameworks(services: str) -> Iterator[Framework]:
+    for name in filter(None, services.split(",")):
+        packages = load_service(name).PACKAGES if find(SERVICES, name) else {}
+        if not packages:
+            known = " and ".join(_IN_IMAGES)
+            raise click.UsageError(f"--with {name}: an image can hold {known}; other services need nothing in it")
+        yield from getattr(load_service(name), "FRAMEWORKS", contents_of_packages(name, packages).frameworks)

@@ -79,11 +79,6 @@ RECIPES: Mapping[str, Contents] = {
     "paddle": Contents(base=PYTHON_BASE, torch=False, frameworks=(_PADDLE,), system_packages=_FOR_PADDLE),
     "paddle-ray": Contents(base=PYTHON_BASE, torch=False, frameworks=(_PADDLE, _RAY), system_packages=_FOR_PADDLE),
 }
-SERVICES: Mapping[str, Framework] = {  # added by `--with`: services that run on the nodes' image
-    # If these two are installed, jsonschema imports them, and Ray imports jsonschema: 1.4 s of CPU in each process of Ray.
-    "jupyter": Framework(name="jupyter", module="jupyterlab", unwanted=("rfc3987-syntax", "lark")),
-    "tensorboard": Framework(name="tensorboard", module="tensorboard"),
-}
 
 
 def contents_of_packages(recipe: str, packages: Mapping[str, str]) -> Contents:

@@ -86,7 +86,9 @@ def _fill(context: Path, image: Image, files: BuildFiles) -> None:
     (context / "Dockerfile").write_text(render_dockerfile(image, loader=jinja2.FileSystemLoader(root)))
     shutil.copy(ours / ".dockerignore", context / ".dockerignore")
     shutil.copy(ours / "build-horovod.sh", context / "build-horovod.sh")
-    shutil.copytree(ours / "requirements", context / "requirements")
+    pinned = "templates/image/requirements"
+    for folder in (root, *assets.plug_ins_with(pinned).values()):
+        shutil.copytree(folder / pinned, context / "requirements", dirs_exist_ok=True)
     for framework in image.frameworks:
         if framework.requirements:
             (context / "requirements" / f"{framework.name}.txt").write_text("\n".join(framework.requirements) + "\n")

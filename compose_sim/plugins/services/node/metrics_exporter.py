@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..shared.regular_files import read_regular
+from ....node.shared.regular_files import read_regular
 
 # Names of metrics per rank, and series per family: a script can print and write ever new ones
 _MAX_METRICS, _MAX_SERIES = 100, 100_000

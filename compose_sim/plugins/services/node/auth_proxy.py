@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Union
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from ..shared import process
-from ..shared.roles import add_passthrough
+from ....node.shared import process
+from ....node.shared.roles import add_passthrough
 
 NAME = "token"  # the parameter in a link, and the field in the form
 
