@@ -32,7 +32,16 @@ MAY_IMPORT = {
     "core/state": {"", "core", "core/events", "core/faults", "core/plan", "node/records"},
     "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},
     "core/report": {"", "core", "core/faults", "core/host", "core/plan", "core/state", "core/verdict"},
-    "core/checks": {"", "core", "core/events", "core/report", "core/request", "core/verdict", "node/records"},
+    "core/checks": {
+        "",
+        "core",
+        "core/events",
+        "core/report",
+        "core/request",
+        "core/verdict",
+        "node/records",
+        "plugins",
+    },
     "core/scenarios": {
         "",
         *(

@@ -7,7 +7,7 @@ docs/plugins/NAME. Without these three folders, all the rest works as before (`m
 Another distribution registers the same groups and names in its metadata, as `[project.entry-points."composesim.recipes"]`.
 
 Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
-`composesim.recipes`, `composesim.faults` (a FaultKind), `composesim.services` (a Service), those that `core/request/job_files.py`
-describes, and only in this folder `composesim.roles` (modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`).
+`composesim.recipes`, `composesim.services` (a Service), `composesim.checks` (a ScriptCheck), `composesim.faults` (a FaultKind), those
+that `core/request/job_files.py` describes, and only in this folder `composesim.roles` (modules of `node/`, which run inside nodes).
 `registry.py` finds features for all code outside nodes. This module imports nothing, because nodes import it.
 """

@@ -39,9 +39,17 @@ CHECK_IDS = (
 )
 
 
+CHECK_GROUP = "composesim.checks"  # of plug-ins: id -> ScriptCheck
+
+
+def check_ids() -> tuple[str, ...]:
+    """Return the ids of all checks: CHECK_IDS, then those of plug-ins."""
+    return (*CHECK_IDS, *built_in(CHECK_GROUP), *installed(CHECK_GROUP))
+
+
 def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ids of the chosen checks, in the order of CHECK_IDS."""
-    return tuple(name for name in CHECK_IDS if (not only or name in only) and name not in skip)
+    """Return the ids of the chosen checks, in the order of `check_ids`."""
+    return tuple(name for name in check_ids() if (not only or name in only) and name not in skip)
 
 
 def known_check(name: str) -> str:
@@ -54,7 +62,7 @@ def known_check(name: str) -> str:
 
 def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
-    return "" if name in CHECK_IDS else f"there is no check '{name}'{did_you_mean(name, CHECK_IDS)}"
+    return "" if name in check_ids() else f"there is no check '{name}'{did_you_mean(name, check_ids())}"
 
 
 GPU_WORDS = ("auto", "none", "all", "emulated")

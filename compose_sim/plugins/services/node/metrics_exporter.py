@@ -211,7 +211,6 @@ class Exporter(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int, folder: Path) -> None:
-        """Listen on loopback."""
         self._reader, self._lock = RunReader(folder), threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -229,7 +228,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing, because Prometheus sends a request every two seconds."""
 
     def do_GET(self) -> None:
-        """Answer `/metrics`."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
