@@ -36,9 +36,9 @@ def node_code() -> Path:
     return _PACKAGE / "node"
 
 
-def plug_ins_code() -> dict[str, Path]:
-    """Return the folders of plug-ins with code that runs inside nodes, by name."""
-    return {folder.parent.name: folder.parent for folder in sorted((_PACKAGE / "plugins").glob("*/node"))}
+def plug_ins_with(part: str) -> dict[str, Path]:
+    """Return the folders of plug-ins that have a certain folder, such as `node`, by name."""
+    return {path.name: path for path in sorted((_PACKAGE / "plugins").iterdir()) if (path / part).is_dir()}
 
 
 def is_checkout() -> bool:

@@ -32,7 +32,16 @@ MAY_IMPORT = {
     "core/state": {"", "core", "core/events", "core/faults", "core/plan", "node/records"},
     "core/verdict": {"", "core", "core/events", "core/plan", "core/state"},
     "core/report": {"", "core", "core/faults", "core/host", "core/plan", "core/state", "core/verdict"},
-    "core/checks": {"", "core", "core/events", "core/report", "core/request", "core/verdict", "node/records"},
+    "core/checks": {
+        "",
+        "core",
+        "core/events",
+        "core/report",
+        "core/request",
+        "core/verdict",
+        "node/records",
+        "plugins",
+    },
     "core/scenarios": {
         "",
         *(
@@ -76,7 +85,6 @@ MAY_IMPORT = {
     "node/shared": set(),
     "node/agent": {"node/shared"},
     "node/master": {"node/shared"},
-    "node/services": {"node/shared"},
     "node/rank": {"node/records", "node/shared"},
     "node/starters": {"node/shared", "node/rank"},
 }
@@ -103,7 +111,7 @@ OPEN_FOLDERS = {
 PATCHES_TORCH = {"node/rank/torch_hooks", "node/rank/emulate", "node/rank/emulate/children"}
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
 # The whole package, and without its plug-ins. A commit that raises a number does nothing else, and says what the lines buy.
-MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 61_300, 54_000, 465
+MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 61_244, 52_443, 464
 SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "app/builtin_run.py": "its two users do not need each other",
     "core/checks/tolerances.py": "a table that all checks share",
@@ -115,7 +123,6 @@ SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "import_alias.py": "installed as another package",
     "node/rank/driver_script.py": "a role",
     "node/shared/emulation.py": "no other module of its folder knows of CUDA",
-    "node/shared/mps_marks.py": "nodes import no service",
     "node/shared/plug_ins.py": "roles and observers share it",
     "node/shared/roles.py": "one term, of all processes of a node",
     "node/starters/import_ahead.py": "all starters share it",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.request.flags import options_of
-from compose_sim.core.request.names import RECIPE_NAMES
-from compose_sim.core.request.names import SERVICE_NAMES as SERVICES
+from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
 from scripts.write_reference import FILES
 from tests.builders import ROOT
@@ -32,4 +31,4 @@ def test_descriptions_name_every_recipe_and_service() -> None:
     described = {option.key: option.description for option in options_of(ClusterSpec)}
 
     assert [name for name in RECIPE_NAMES if name not in described["recipe"]] == []
-    assert [name for name in SERVICES if name not in described["with"]] == []
+    assert [name for name in SERVICE_NAMES if name not in described["with"]] == []

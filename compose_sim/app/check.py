@@ -121,7 +121,7 @@ class CheckedRun:
         """Return the report with the results of the chosen checks, and the verdict of run and checks together."""
         only, skip = self._settings.only, self._settings.skip
         results = run_checks(case, only=only, skip=skip)
-        found = coverage(results, only=only, skip=skip)
+        found = coverage(results, only=only)
         checks = tuple(result.to_report() for result in results)
         report = _concluded(replace(self._session.report, checks=checks, coverage=found, hints=self._hints))
         if report.verdict != "passed":

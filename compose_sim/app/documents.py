@@ -31,7 +31,7 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
         files.share_folder(EMPTY, plan.owner_ids)
     for folder, own_files in (
         (IDENTITY_FILES, render_identity(plan)),
-        (SERVICE_FILES, render_service_files(plan, loader=loader)),
+        (SERVICE_FILES, render_service_files(plan, loader=jinja2.FileSystemLoader("/"))),
     ):
         if own_files:
             files.share_folder(folder, plan.owner_ids)

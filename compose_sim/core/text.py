@@ -20,10 +20,10 @@ def nearest_file(name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, or all of them."""
+    """Return the end of a message about an unknown name: the nearest known one, or all of them, if any."""
     names = list(known)
     near = nearest(name, names)
-    return f"; did you mean '{near}'?" if near else f"; there are {', '.join(names)}"
+    return f"; did you mean '{near}'?" if near else f"; there are {', '.join(names)}" if names else ""
 
 
 STDIN = "<stdin>"

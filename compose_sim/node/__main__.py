@@ -27,6 +27,7 @@ ROLES = {
     "agent": ".agent.main",
     "memory-estimate": ".planning.memory_estimate",
     "gpu-probe": ".agent.gpu_proof",
+    "mps": ".agent.mps",
     "balloon": ".agent.faults.balloon",
     "zygote": ".starters.zygote",
     "fork-server": ".starters.fork_server",
@@ -35,9 +36,6 @@ ROLES = {
     "rank": ".rank.script_runner",
     "debug-relay": ".rank.debugging.debug_adapter",
     "driver-script": ".rank.driver_script",
-    "auth-proxy": ".services.auth_proxy",
-    "metrics-exporter": ".services.metrics_exporter",
-    "mps": ".services.mps",
 }
 
 

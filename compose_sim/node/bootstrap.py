@@ -2,7 +2,7 @@
 
 The package `composesim_node` stands for `compose_sim`, most of which nodes do not have. Plug-ins are beside this folder in the
 package, and inside it in the folder of a run (`run_folder/folder.py`).
-If this folder stayed on `sys.path`, our `rank` or `services` would shadow a script's module of the same name.
+If this folder stayed on `sys.path`, our `rank` or `records` would shadow a script's module of the same name.
 """
 
 from __future__ import annotations

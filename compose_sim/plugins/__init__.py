@@ -7,11 +7,11 @@ docs/plugins/NAME. Without these three folders, all the rest works as before (`m
 Another distribution registers the same groups and names in its metadata, as `[project.entry-points."composesim.recipes"]`.
 
 Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
-`composesim.recipes`, `composesim.faults` (a FaultKind), those that `core/request/job_files.py` describes, and only in this
-folder `composesim.roles` and `composesim.observers` (modules of `node/`, which run inside nodes, see `node/shared/plug_ins.py`),
-`composesim.timelines` (recipe -> what reads the timeline of its framework), `composesim.engines` (a class; SUMMARIES says how it
-runs nodes, and PROGRAMS names the program that this machine needs), and for such an engine `composesim.clusters` (see `find_cluster` in `core/plan/defaults.py`) and
-`composesim.options` (a model with fields of a spec).
-A feature in NEEDS is left out without the plug-in that it needs.
+`composesim.recipes`, `composesim.services` (a Service), `composesim.checks` (a ScriptCheck), `composesim.faults` (a FaultKind),
+those that `core/request/job_files.py` describes, and only in this folder `composesim.roles` and `composesim.observers` (modules of
+`node/`, which run inside nodes, see `node/shared/plug_ins.py`), `composesim.timelines` (recipe -> what reads the timeline of its
+framework), `composesim.engines` (a class; SUMMARIES says how it runs nodes, and PROGRAMS names the program that this machine needs),
+and for such an engine `composesim.clusters` (see `find_cluster` in `core/plan/defaults.py`) and `composesim.options` (a model with
+fields of a spec). A feature in NEEDS is left out without the plug-in that it needs.
 `registry.py` finds features for all code outside nodes. This module imports nothing, because nodes import it.
 """

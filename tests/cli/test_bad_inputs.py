@@ -70,7 +70,6 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         ((*PLAN, "--", "train.py"), 2, "Try: composesim up train.py"),
         ((*PLAN, "-f", "unquoted.yaml"), 2, 'Try: "${HOME}" with quotes'),
         ((*PLAN, "--name", "My Run", "train.py"), 2, "such as 'my-run'"),
-        ((*PLAN, "--with", "tensorbord", "train.py"), 2, "did you mean 'tensorboard'?"),
         ((*PLAN, "--recipe", "pytorch", "train.py"), 2, "did you mean 'ddp'?"),
         ((*PLAN, "--recipe", "exce", "train.py"), 2, "did you mean 'exec'?"),
         ((*PLAN, "bin.py"), 2, "there is: has_fields.py"),

@@ -29,6 +29,7 @@ from compose_sim.cli.views.report import (
     unjudged_text,
     verdict_text,
 )
+from compose_sim.core.checks.run import find_check
 from compose_sim.core.report.ci import summary, workflow_commands
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.names import known_check
@@ -39,7 +40,7 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
     if name is None:
         return
     page = assets.root() / "docs" / "checks" / f"{known_check(name)}.md"
-    echo(page.read_text(encoding="utf-8"), nl=False)
+    echo(page.read_text(encoding="utf-8") if page.is_file() else find_check(name).page, nl=not page.is_file())
     context.exit()
 
 

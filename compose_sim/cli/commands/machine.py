@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import click
 
 from compose_sim.cli.console import MARKS, echo, print_json, say
 from compose_sim.cli.run_lookup import FILE, json_option
-from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, SERVICES, Image, compilers_of
+from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, Image, compilers_of
 from compose_sim.core.plan.defaults import default_image
-from compose_sim.core.plan.recipes import DEFAULT_BASE_TAG, Contents, contents_of_packages, load_recipe
-from compose_sim.core.request.names import RECIPE_NAMES
+from compose_sim.core.plan.recipes import DEFAULT_BASE_TAG, Contents, Framework, contents_of_packages, load_recipe
+from compose_sim.core.plan.services import load_service
+from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES, SERVICES
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import EnvironmentMissingError
+from compose_sim.plugins.registry import find
 
 
 @click.command("doctor")
@@ -82,6 +85,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _IMAGES = (getattr(load_recipe(name), "IMAGE", Contents()) for name in RECIPE_NAMES)
 _COMPILED = " or ".join(image.compiled.capitalize() for image in _IMAGES if image.compiled) or "frameworks"
+_IN_IMAGES = [name for name in SERVICE_NAMES if load_service(name).PACKAGES] or ["none"]
 
 
 @click.group("image")
@@ -92,7 +96,7 @@ def image_command() -> None:
 @image_command.command("build")
 @click.option("--recipe", default="ddp", show_default=True, metavar="NAME", help="Recipe whose frameworks to install.")
 @click.option(
-    "--with", "services", default="", metavar="NAME,…", help=f"Services to install as well: {', '.join(SERVICES)}."
+    "--with", "services", default="", metavar="NAME,…", help=f"Services to install as well: {', '.join(_IN_IMAGES)}."
 )
 @click.option("--base", metavar="TAG", help=f"Base image, with or without torch.  [default: {DEFAULT_BASE_TAG}]")
 @click.option(
@@ -141,7 +145,7 @@ def build(
     image = Image(
         base=base,
         torch=torch if contents.torch else "",
-        frameworks=(*contents.frameworks, *(SERVICES[name] for name in _services(services))),
+        frameworks=(*contents.frameworks, *_frameworks(services)),
         system_packages=contents.system_packages,
         compiled=contents.compiled,
         compiled_on=(compile_on or compilers_of(base)) if compiles else "",
@@ -160,11 +164,10 @@ def build(
         say(f"Run it: composesim up{option} --image {built.tag} train.py")
 
 
-def _services(text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        if name not in SERVICES:
-            raise click.UsageError(
-                f"--with {name}: an image can hold {' and '.join(SERVICES)}; other services need nothing in it"
-            )
-    return names
+def _frameworks(services: str) -> Iterator[Framework]:
+    for name in filter(None, services.split(",")):
+        packages = load_service(name).PACKAGES if find(SERVICES, name) else {}
+        if not packages:
+            known = " and ".join(_IN_IMAGES)
+            raise click.UsageError(f"--with {name}: an image can hold {known}; other services need nothing in it")
+        yield from getattr(load_service(name), "FRAMEWORKS", contents_of_packages(name, packages).frameworks)

@@ -114,6 +114,7 @@ class ScriptCheck:
     rule: Callable[[Case], Result]  # pure
     preconditions: tuple[Precondition, ...] = ()
     may_follow: tuple[str, ...] = ()  # the checks whose failure may be the cause of a problem, the likeliest first
+    page: str = ""  # what `check --explain` prints, if it is no page of composesim
 
     def judge(self, case: Case) -> Result:
         """Return the result of the rule, or that a precondition does not hold."""
@@ -122,11 +123,11 @@ class ScriptCheck:
 
 
 def check(
-    id: str, question: str, *preconditions: Precondition, may_follow: tuple[str, ...] = ()
+    id: str, question: str, *preconditions: Precondition, may_follow: tuple[str, ...] = (), page: str = ""
 ) -> Callable[[Callable[[Case], Result]], ScriptCheck]:
     """Make a check of the rule that follows."""
     return lambda rule: ScriptCheck(
-        id=id, question=question, rule=rule, preconditions=preconditions, may_follow=may_follow
+        id=id, question=question, rule=rule, preconditions=preconditions, may_follow=may_follow, page=page
     )
 
 

@@ -24,7 +24,8 @@ from compose_sim.core.checks.rules import (
 )
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Coverage
-from compose_sim.core.request.names import chosen
+from compose_sim.core.request.names import CHECK_GROUP, chosen
+from compose_sim.errors import SpecError
 from compose_sim.node.records.data import (
     Batch,
     EpochProgress,
@@ -71,6 +72,7 @@ from compose_sim.node.records.replays import (
 )
 from compose_sim.node.records.script import FeatureOff, RaisedAfterTraining, ScriptEnd
 from compose_sim.node.records.timings import StepTimes
+from compose_sim.plugins.registry import find
 
 _Kinds = tuple[type[Record], ...]
 _LOADED: _Kinds = (LoaderInfo, EpochProgress, Batch, LoaderRanks)
@@ -169,9 +171,18 @@ _COMPARED_BY: Mapping[str, tuple[str, ...]] = {
 _NUMBERED = re.compile(r"\b\d+ of group \d+\b")
 
 
+def find_check(name: str) -> ScriptCheck:
+    """Return the check of this id; raise SpecError if that of another distribution cannot be loaded, or is none."""
+    feature = None if name in BY_ID else find(CHECK_GROUP, name)
+    check = feature.load() if feature else BY_ID[name]
+    if not isinstance(check, ScriptCheck):
+        raise SpecError(f"'{name}' is not a ScriptCheck")
+    return replace(check, id=name)
+
+
 def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> tuple[Result, ...]:
     """Return the results of the chosen checks, in the order of IDS; a problem that follows from a failure names it."""
-    results = confirmed([_judge(BY_ID[name], case) for name in chosen(only, skip)])
+    results = confirmed([_judge(name, case) for name in chosen(only, skip)])
     failures = {result.id for result in results if result.status == FAILED}
     names = _parameter_names(case.observed.of(ParameterNames))
 
@@ -211,10 +222,10 @@ def why_no_check(launcher: str) -> str:
     return f"{judges}; this one ran under paddle.distributed.launch" if launcher == "paddle" else ""
 
 
-def coverage(results: Iterable[Result], *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> Coverage:
+def coverage(results: Iterable[Result], *, only: tuple[str, ...] = ()) -> Coverage:
     """Return why replicas, gradients and samples were not judged; with `--only`, as far as that was asked for."""
     by_id = {result.id: result for result in results}
-    return Coverage(**{subject: _why_uncovered(ids, by_id, only, skip) for subject, ids in _COMPARED_BY.items()})
+    return Coverage(**{subject: _why_uncovered(ids, by_id, only) for subject, ids in _COMPARED_BY.items()})
 
 
 def why_inconclusive(
@@ -229,30 +240,30 @@ def why_inconclusive(
     return found.text if is_strict else ""
 
 
-def _judge(check: ScriptCheck, case: Case) -> Result:
-    if case.why_not and check.id != "hang":
-        return replace(not_applicable(case.why_not), id=check.id)
+def _judge(name: str, case: Case) -> Result:
+    if case.why_not and name != "hang":
+        return replace(not_applicable(case.why_not), id=name)
     if case.observed.first(FeatureOff) or (case.single and case.single.first(FeatureOff)):
-        return _judge_as_far_as_recorded(check, case)
-    return _judge_or_break(check, case)
+        return _judge_as_far_as_recorded(name, case)
+    return _judge_or_break(name, case)
 
 
-def _judge_as_far_as_recorded(check: ScriptCheck, case: Case) -> Result:
+def _judge_as_far_as_recorded(name: str, case: Case) -> Result:
     """Judge, unless the check looks at records that part of the ranks' observers did not write."""
     seen = case.observed.watched()
     single = case.single.watched() if case.single else None
-    result = _judge_or_break(check, replace(case, observed=seen, single=single))
+    result = _judge_or_break(name, replace(case, observed=seen, single=single))
     looked_at = (seen.looked_at or set()) | ((single.looked_at if single else None) or set())
     why = next((why for each in (case.observed, case.single) if each and (why := why_not_judged(each, looked_at))), "")
-    return replace(not_applicable(why), id=check.id) if why else result
+    return replace(not_applicable(why), id=name) if why else result
 
 
-def _judge_or_break(check: ScriptCheck, case: Case) -> Result:
+def _judge_or_break(name: str, case: Case) -> Result:
     try:
-        return check.judge(case)
+        return find_check(name).judge(case)
     except Exception as error:  # noqa: BLE001 - an error in one check must not cost the user the report
         problem = f"{BROKEN} ({type(error).__name__}: {error}): please report it"
-        return replace(not_applicable(problem), id=check.id)
+        return replace(not_applicable(problem), id=name)
 
 
 def _parameter_names(found: Iterable[ParameterNames]) -> dict[str, str]:
@@ -264,12 +275,10 @@ def _parameter_names(found: Iterable[ParameterNames]) -> dict[str, str]:
     return {number: agreed.pop() for number, agreed in names.items() if len(agreed) == 1}
 
 
-def _why_uncovered(
-    ids: tuple[str, ...], by_id: Mapping[str, Result], only: tuple[str, ...], skip: tuple[str, ...]
-) -> str | None:
+def _why_uncovered(ids: tuple[str, ...], by_id: Mapping[str, Result], only: tuple[str, ...]) -> str | None:
     if only and not set(ids) & set(only):
         return None
-    found = [by_id[name] for name in ids if name in chosen(only, skip) and name in by_id]
+    found = [by_id[name] for name in ids if name in by_id]
     elsewhere = [by_id[result.judged_by] for result in found if result.judged_by in by_id]
     if any(result.status != NOT_APPLICABLE for result in (*found, *elsewhere)):
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jinja2
@@ -39,13 +38,6 @@ class Image:
         """The modules that the finished image must be able to import."""
         named = tuple(framework.module for framework in self.frameworks if framework.module)
         return ("torch", *named) if self.torch else named
-
-
-SERVICES: Mapping[str, Framework] = {  # added by `--with`: services that run on the nodes' image
-    # If these two are installed, jsonschema imports them, and Ray imports jsonschema: 1.4 s of CPU in each process of Ray.
-    "jupyter": Framework(name="jupyter", module="jupyterlab", unwanted=("rfc3987-syntax", "lark")),
-    "tensorboard": Framework(name="tensorboard", module="tensorboard"),
-}
 
 
 def compilers_of(base: str) -> str:

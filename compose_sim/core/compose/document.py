@@ -77,7 +77,7 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
 
 
 def render_service_files(plan: Plan, *, loader: jinja2.BaseLoader) -> dict[str, str]:
-    """Return the files of services, by name in the run's `services` folder. Only names in .j2 are templates."""
+    """Return the files of services, by name in the run's `services` folder. Only names in .j2 are templates; paths are absolute."""
     environment = template_environment(loader)
     environment.filters["quote"] = json.dumps  # what is JSON is YAML too
     return {

@@ -139,7 +139,7 @@ class PlannedService:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)  # with the nodes' image: in addition to theirs
     mounts: tuple[Mount, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)  # path in the run's `services` folder -> template
+    files: Mapping[str, str] = field(default_factory=dict)  # path in the run's `services` folder -> path of a template
     ports: tuple[PlannedPort, ...] = ()
     network_of: str = ""  # the service whose network (and loopback) it shares, or "" for a separate one
     packages: tuple[str, ...] = ()  # distributions that the nodes' image must have

@@ -38,10 +38,9 @@ from compose_sim.core.plan.model import (
 )
 from compose_sim.core.plan.mounts import driver_mounts, mapped_sources, node_mounts, private_project
 from compose_sim.core.plan.node_roles import role_command
-from compose_sim.core.plan.ports import plan_services
 from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
-from compose_sim.core.plan.services import ServiceContext, needed_packages
+from compose_sim.core.plan.services import ServiceContext, needed_packages, plan_services
 from compose_sim.core.request.spec import ISOLATED, ClusterSpec
 from compose_sim.core.text import without_temporary_folder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from compose_sim.core.text import did_you_mean, nearest
 from compose_sim.errors import SpecError
-from compose_sim.plugins.registry import built_in
+from compose_sim.plugins.registry import built_in, find, installed
 
 # Causes come before their consequences. `core/checks/run.py` lists the checks in the same order.
 CHECK_IDS = (
@@ -39,9 +39,17 @@ CHECK_IDS = (
 )
 
 
+CHECK_GROUP = "composesim.checks"  # of plug-ins: id -> ScriptCheck
+
+
+def check_ids() -> tuple[str, ...]:
+    """Return the ids of all checks: CHECK_IDS, then those of plug-ins."""
+    return (*CHECK_IDS, *built_in(CHECK_GROUP), *installed(CHECK_GROUP))
+
+
 def chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ids of the chosen checks, in the order of CHECK_IDS."""
-    return tuple(name for name in CHECK_IDS if (not only or name in only) and name not in skip)
+    """Return the ids of the chosen checks, in the order of `check_ids`."""
+    return tuple(name for name in check_ids() if (not only or name in only) and name not in skip)
 
 
 def known_check(name: str) -> str:
@@ -54,7 +62,7 @@ def known_check(name: str) -> str:
 
 def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
-    return "" if name in CHECK_IDS else f"there is no check '{name}'{did_you_mean(name, CHECK_IDS)}"
+    return "" if name in check_ids() else f"there is no check '{name}'{did_you_mean(name, check_ids())}"
 
 
 RECIPE_GROUP = "composesim.recipes"
@@ -81,19 +89,17 @@ def parse_gpus(value: Any) -> Any:
 
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-
-
-# Name -> what VALUE is, or "" if the service takes none; in the order in which links are printed.
-SERVICES = {"jupyter": "", "tensorboard": "a folder of event files", "prometheus": "an image", "grafana": "an image"}
-SERVICE_NAMES = tuple(SERVICES)
+SERVICES = "composesim.services"  # the group of plug-ins; `core/plan/services.py` says what a service is
+SERVICE_NAMES = tuple(built_in(SERVICES))  # in the order in which links are printed
 
 
 def check_service(text: str) -> str:
     """Return `text` if it is a valid `NAME` or `NAME=VALUE`; raise ValueError otherwise."""
     name, equals, value = text.partition("=")
-    if name not in SERVICES:
-        raise ValueError(f"there is no service '{name}'{did_you_mean(name, SERVICE_NAMES)}")
-    takes = SERVICES[name]
+    service = find(SERVICES, name)
+    if service is None:
+        raise ValueError(f"there is no service '{name}'{did_you_mean(name, (*SERVICE_NAMES, *installed(SERVICES)))}")
+    takes = getattr(service.load(), "VALUE", "")
     if equals and not (takes and value):
         raise ValueError(f"'{text}': {name} takes {takes or 'no value'}" + (" after the =" if takes else ""))
     return text

@@ -35,7 +35,7 @@ from compose_sim.core.request.field_types import (
     Text,
 )
 from compose_sim.core.request.flags import OPTIONS, Flag
-from compose_sim.core.request.names import RECIPE_NAMES
+from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
 from compose_sim.plugins.registry import ENGINES, built_in
 
 ISOLATED = ("isolated", "offline")  # networks on which nodes reach only one another
@@ -167,11 +167,13 @@ class _Options(BaseModel):
     services: Annotated[Services, Flag("run", "NAMES", needs_docker=True)] = Field(
         (),
         alias="with",
-        description="Services beside the nodes: jupyter, tensorboard, prometheus, grafana.",
-        examples=[["jupyter"]],
+        description=f"Services beside the nodes: {', '.join(SERVICE_NAMES) or 'those that are installed'}.",
+        examples=[[*SERVICE_NAMES[:1]]],
     )
     publish: Annotated[dict[str, Annotated[int, Field(ge=1, le=65535)]], Flag("run", "NAME=PORT")] = Field(
-        default_factory=dict, description="Port of this machine for a service.", examples=[{"jupyter": 9999}]
+        default_factory=dict,
+        description="Port of this machine for a service.",
+        examples=[dict.fromkeys(SERVICE_NAMES[:1], 9999)],
     )
     env: Annotated[Environment, Flag("image", "NAME[=VALUE]")] = Field(
         default_factory=dict,

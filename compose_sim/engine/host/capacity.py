@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.plan.ports import next_free, port_taken
+from compose_sim.core.plan.services import next_free, port_taken
 from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import EngineSilentError, SpecError
 

@@ -332,7 +332,7 @@ def lay_out(
     # Bytecode helps only nodes that run this very Python: nodes cannot store bytecode, and each process would compile again.
     # We never import most of this code, so the first run compiles it, if the package can be written.
     code = {"node": assets.node_code()}
-    code |= {f"node/plugins/{name}": folder for name, folder in assets.plug_ins_code().items()}
+    code |= {f"node/plugins/{name}": folder for name, folder in assets.plug_ins_with("node").items()}
     for name, folder in code.items():
         if bytecode and not sys.dont_write_bytecode:
             compileall.compile_dir(folder, quiet=2)

@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from ..shared import roles
 from ..shared.event_log import EventLog
-from ..shared.mps_marks import FAILED, READY
+from .mps import FAILED, READY
 
 _MPS_PATIENCE_S = 90.0
 _PROBE_PATIENCE_S = 60.0

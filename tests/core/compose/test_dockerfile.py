@@ -9,14 +9,12 @@ import pytest
 
 from compose_sim import assets
 from compose_sim.core.compose.dockerfile import (
-    SERVICES,
     Image,
     compilers_of,
     render_dockerfile,
 )
 from compose_sim.core.plan.recipes import DEFAULT_BASE, PYTHON_BASE, Framework, contents_of_packages, load_recipe
-from compose_sim.core.plan.services import load_service
-from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
+from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.errors import SpecError
 from tests.builders import ROOT
 
@@ -60,11 +58,11 @@ def test_a_requirement_is_one_word_for_the_shell() -> None:
         render_dockerfile(Image(torch="torch\nUSER root"), loader=LOADER)
 
 
-def test_each_framework_and_service_says_in_a_file_what_is_installed() -> None:
-    frameworks = [*(each for contents in RECIPES.values() for each in contents.frameworks), *SERVICES.values()]
+def test_each_framework_says_in_a_file_what_is_installed() -> None:
+    frameworks = [each for contents in RECIPES.values() for each in contents.frameworks]
     files = {file.stem: file for folder in assets.templates() for file in folder.glob("image/requirements/*.txt")}
 
-    assert {framework.name for framework in frameworks} == set(files)
+    assert {framework.name for framework in frameworks} <= set(files)
     assert all("==" in file.read_text() for file in files.values())
 
 
@@ -75,14 +73,6 @@ def test_a_framework_is_installed_where_the_base_has_none() -> None:
     assert "torch" not in text.replace(DEFAULT_BASE, "")
     assert "python3 -c 'import paddle' 2>/dev/null || \\\n    python3 -m pip install --requirement" in text
     assert text.splitlines()[-1] == "RUN python3 -W ignore -c 'import paddle, ray.rllib'"
-
-
-def test_what_a_service_brings_and_is_not_wanted_is_taken_out_after_it_came() -> None:
-    text = render_dockerfile(Image(frameworks=(SERVICES["jupyter"],)), loader=LOADER)
-
-    assert text.index("requirements/jupyter.txt") < text.index(
-        "RUN python3 -m pip uninstall --yes rfc3987-syntax lark\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -99,13 +89,11 @@ def test_compilers_are_in_the_twin_of_a_base(base: str, compilers: str) -> None:
     assert compilers_of(base) == compilers
 
 
-def test_images_of_others_are_named_by_digest() -> None:
+def test_bases_are_named_by_digest() -> None:
     """All but the one that is rebuilt under its tag with each security fix."""
-    own = {name: image for name in SERVICE_NAMES if (image := getattr(load_service(name), "IMAGE", ""))}
     bases = {PYTHON_BASE} | {contents.base for contents in RECIPES.values()}
 
-    assert own.keys() == {"prometheus", "grafana"}
-    assert [image for image in (*own.values(), *bases) if not DIGEST.fullmatch(image)] == [PYTHON_BASE]
+    assert [image for image in bases if not DIGEST.fullmatch(image)] == [PYTHON_BASE]
     assert PYTHON_BASE in (ROOT / "docs" / "decisions-trust.md").read_text()
 
 

@@ -63,7 +63,6 @@ CASES: dict[str, dict[str, Any]] = {
     "gpus-mps": {"gpus_of": h200s(1, toolkit=SCATTERED), "nodes": 9, "image": "torch:1"},
     "gpus-own-driver": {"gpus_of": h200s(2, toolkit=SCATTERED), "nodes": 2},
     "gpus-mig": {"gpus_of": replace(MIG, toolkit=RAW), "nodes": 2},
-    "services": {"with": ["jupyter", "tensorboard", "grafana"], "image": "torch:1", "publish": {"jupyter": 9999}},
     **{name: spec for name, spec in OF_PLUG_INS.items() if spec.get("recipe", "ddp") in RECIPE_NAMES},
 }
 
@@ -205,13 +204,3 @@ def test_a_thousand_nodes_share_what_is_equal() -> None:
 
     assert text.count("cap_drop") == 1
     assert len(text) < 1200 * 1000
-
-
-def test_containers_with_the_project_do_not_see_its_runs() -> None:
-    services = yaml.safe_load(document(the_plan("services")))["services"]
-
-    mounts = [{each["target"]: each for each in service.get("volumes", [])} for service in services.values()]
-    seeing = [each for each in mounts if "/home/ada/project" in each]
-    covers = [each["/home/ada/project/.composesim"] for each in seeing]
-    assert len(seeing) >= 3
-    assert {(cover["source"], cover["read_only"]) for cover in covers} == {("./empty", True)}

@@ -42,14 +42,6 @@ def test_an_isolated_run_says_so() -> None:
     assert [choice for choice in a_plan().choices if choice.what == "network"] == []
 
 
-@pytest.mark.parametrize("option", [{"with": ["tensorboard"]}, {"with": ["jupyter"], "publish": {"jupyter": 9999}}])
-def test_an_isolated_run_publishes_nothing(option: dict[str, Any]) -> None:
-    with pytest.raises(SpecError) as caught:
-        a_plan(network="isolated", **option)
-
-    assert "--network open" in caught.value.hint
-
-
 @pytest.mark.parametrize("network", ["open", "isolated"])
 def test_the_local_engine_has_no_network_to_choose(network: str) -> None:
     with pytest.raises(SpecError, match="the local engine does not support --network"):

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.run import run_checks
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.plan.model import PlannedPort
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import HorovodTimeline, Report, ScenarioReport, ScenarioStepReport
 from compose_sim.core.scenarios.expectations import FinishedRun
@@ -69,7 +70,9 @@ def reports() -> Iterator[Report]:
     driven = replace(a_plan(nodes=2), is_driven=True)
     ready = an_event("ready", 1.0, node="driver", words="2 nodes")
     yield make_report(driven, fold_all(driven, [an_event("started", 0.5, cpus=2), ready]), timeline=a_timeline())
-    published = a_plan(nodes=2, image="torch:1", **{"with": "jupyter"})
+    published = a_plan(nodes=2, image="torch:1")
+    ports = (PlannedPort(name="board", port=8888, host_port=9999, login="token {token}"),)
+    published = replace(published, master=replace(published.master, ports=ports))
     yield make_report(published, fold_all(published, []))
     yield from (stopped(*reason) for reason in (("interrupted", ""), ("timeout", "timeout"), ("hang", "hang")))
     yield stopped("engine", "engine")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compose_sim.node.agent.stalls import stack_dump
-from compose_sim.node.services.metrics_exporter import RunReader
 from compose_sim.node.shared.event_log import EventLog
 from compose_sim.node.shared.rank_logs import RankLogs
 from compose_sim.node.shared.regular_files import open_to_append, read_regular
@@ -59,14 +58,8 @@ def test_the_output_of_a_rank_is_still_printed(trap: Path, capfd: pytest.Capture
     assert "loss 1.5" in capfd.readouterr().out
 
 
-def test_readers_go_on_without_it(trap: Path, tmp_path: Path) -> None:
-    reader = RunReader(tmp_path)
-    reader.catch_up()
+def test_readers_go_on_without_it(trap: Path) -> None:
     assert stack_dump.read(trap, 0) == ()
-    trap.unlink()
-    EventLog(trap.parent.parent, "run", "node-0").emit("step", step=7)
-    reader.catch_up()
-    assert 'composesim_rank_steps{node="node-0"} 7' in reader.metrics.text()
 
 
 def test_a_limit_and_an_offset_are_kept(tmp_path: Path) -> None:

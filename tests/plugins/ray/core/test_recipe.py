@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import jinja2
 import pytest
-import yaml
 
-from compose_sim.core.compose.document import render_service_files
 from compose_sim.core.host.host import PythonFacts
 from compose_sim.core.plan.model import Plan, short_folder
 from compose_sim.errors import EnvironmentMissingError, SpecError
 from compose_sim.plugins.ray import core as recipe
 from compose_sim.plugins.ray.node import start
-from tests.builders import ROOT, a_host, a_plan
+from tests.builders import a_host, a_plan
 
 
 def a_ray_plan(**spec: Any) -> Plan:
@@ -119,16 +116,3 @@ def test_without_ray_the_first_hint_installs_it_with_its_dashboard() -> None:
         a_plan(a_host(python=python, docker=replace(a_host().docker, images=())), recipe="ray")
 
     assert caught.value.hint.startswith("/usr/bin/python3 -m pip install 'ray[default]', or name ")
-
-
-def test_a_framework_with_metrics_of_its_own_is_asked_for_them() -> None:
-    plan = a_ray_plan(**{"with": "prometheus"})
-    files = render_service_files(plan, loader=jinja2.FileSystemLoader(ROOT))
-
-    _, own = yaml.safe_load(files["prometheus/prometheus.yml"])["scrape_configs"]
-    assert own["http_sd_configs"][0]["url"] == "http://master:8265/api/prometheus/sd"
-    token = {"type": "Bearer", "credentials_file": "/composesim/secrets/token"}
-    assert own["http_sd_configs"][0]["authorization"] == token
-    server = next(each for each in plan.services if each.name == "prometheus-server")
-    assert "/composesim/secrets" in {mount.target for mount in server.mounts}
-    assert [port.name for port in plan.published] == ["dashboard", "client", "prometheus"]

@@ -136,10 +136,17 @@ def docker(*argv: str, feed: str | None = None) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    yield from project_in(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def prometheus() -> str:
     """An image with the distribution's Prometheus, which starts as the official one does."""
-    made = subprocess.run([ROOT / "scripts" / "prometheus_image.sh"], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [Path(__file__).with_name("prometheus_image.sh")], capture_output=True, text=True, check=False
+    )
     assert made.returncode == 0, made.stderr
     return made.stdout.strip()
 

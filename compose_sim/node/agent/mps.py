@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..shared.event_log import EventLog
-from ..shared.mps_marks import FAILED, READY
 
+READY = "composesim-ready"  # in the pipe folder, once the daemon has answered
+FAILED = "composesim-failed"  # instead, with the reason, if it does not answer
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 _GRACE_S = 2  # for clients to finish before their servers end

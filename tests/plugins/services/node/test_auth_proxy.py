@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from compose_sim.node.services.auth_proxy import Allow, AuthProxy, Deny, SetCookie, decide, without_ours
+from compose_sim.plugins.services.node.auth_proxy import Allow, AuthProxy, Deny, SetCookie, decide, without_ours
 
 TOKEN = "5ec3e7" * 10
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from compose_sim.core.plan.model import TOKEN, PlannedPort, PlannedService
 from compose_sim.core.plan.services import FILES, ServiceContext
+from compose_sim.plugins.services.core import TEMPLATES
 
+VALUE = "an image"
 PACKAGES: Mapping[str, str] = {}
 NEEDS = ("prometheus",)
 IMAGE = "grafana/grafana:12.0.2@sha256:b5b59bfc7561634c2d7b136c4543d702ebcc94a3da477f21ff26f89ffd4214fa"
@@ -38,9 +40,9 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
             },
             mounts=context.sees(f"{FILES}/grafana", "secrets"),
             files={
-                "grafana/datasources/composesim.yaml": "templates/grafana/datasource.yml.j2",
-                "grafana/dashboards/composesim.yaml": "templates/grafana/dashboards.yml.j2",
-                "grafana/dashboards/composesim.json": "templates/grafana/dashboard.json",
+                "grafana/datasources/composesim.yaml": f"{TEMPLATES}/grafana/datasource.yml.j2",
+                "grafana/dashboards/composesim.yaml": f"{TEMPLATES}/grafana/dashboards.yml.j2",
+                "grafana/dashboards/composesim.json": f"{TEMPLATES}/grafana/dashboard.json",
             },
             ports=(PlannedPort(name="grafana", port=PORT, path="/d/composesim", login="user admin, password {token}"),),
             network_of="prometheus",

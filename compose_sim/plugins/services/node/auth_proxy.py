@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from email.message import Message
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,8 +25,8 @@ from pathlib import Path
 from typing import Union
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from ..shared import process
-from ..shared.roles import add_passthrough
+from ....node.shared import process
+from ....node.shared.roles import add_passthrough
 
 NAME = "token"  # the parameter in a link, and the field in the form
 
@@ -62,9 +61,7 @@ def decide(path: str, headers: Mapping[str, str], token: str, *, form: str = "")
     except ValueError:  # such as http://[
         return Deny()
     query = parse_qsl(parts.query, keep_blank_values=True)
-    shown = [value for name, value in query if name == NAME] + [
-        value for name, value in parse_qsl(form) if name == NAME
-    ]
+    shown = [value for name, value in (*query, *parse_qsl(form)) if name == NAME]
     if any(_same(value, token) for value in shown):
         left = urlencode([pair for pair in query if pair[0] != NAME])
         # Only the path: a link to //elsewhere must not redirect to another host.
@@ -82,16 +79,12 @@ def without_ours(cookies: str, token: str) -> str:
 
 def _cookie(token: str) -> str:
     """Return a cookie that does not contain the token, that no script can read, and that no form on another site sends."""
-    return f"{_cookie_name(token)}={_ticket(token)}; Path=/; HttpOnly; SameSite=Lax"
+    return f"{_cookie_name(token)}={_digest(token, 'gate')}; Path=/; HttpOnly; SameSite=Lax"
 
 
 def _cookie_name(token: str) -> str:
     """Return a name per run: browsers share cookies between all ports of a machine."""
     return f"composesim-{_digest(token, 'name')[:12]}"
-
-
-def _ticket(token: str) -> str:
-    return _digest(token, "gate")
 
 
 def _digest(token: str, purpose: str) -> str:
@@ -103,7 +96,7 @@ def _cookie_shown(text: str, token: str) -> bool:
         morsel = SimpleCookie(text).get(_cookie_name(token))
     except CookieError:
         return False
-    return morsel is not None and _same(morsel.value, _ticket(token))
+    return morsel is not None and _same(morsel.value, _digest(token, "gate"))
 
 
 def _in_header(text: str) -> str | None:
@@ -155,8 +148,6 @@ class AuthProxy(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Handles one connection."""
-
     server: AuthProxy
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
@@ -175,7 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
         short = self.rfile.read(length) if length <= _LONGEST_FORM else None
         fills_form = self.command == "POST" and self.headers.get("Content-Type", "").startswith(_FORM_TYPE)
         form = short.decode("ascii", "replace") if short and fills_form else ""
-        decision = decide(self.path, _lower(self.headers), self.server.token, form=form)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        decision = decide(self.path, headers, self.server.token, form=form)
         if isinstance(decision, Deny):
             unread = {"Connection": "close"} if short is None else {}  # do not wait for the body
             self._respond(HTTPStatus.UNAUTHORIZED, _FORM, {"WWW-Authenticate": "Bearer", **unread})
@@ -202,9 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
         return int(length)
 
     def _forward(self, path: str, body: bytes) -> None:
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=_ANSWER_WITHIN_S)
-        ) as upstream:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=_ANSWER_WITHIN_S)
+        with closing(connection) as upstream:
             try:
                 upstream.putrequest(self.command, path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self.headers.items():
@@ -249,11 +240,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
-
-
-def _lower(headers: Message) -> dict[str, str]:
-    """Return the headers by lower-case name."""
-    return {name.lower(): value for name, value in headers.items()}
 
 
 def main(arguments: list[str]) -> int:

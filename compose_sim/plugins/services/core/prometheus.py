@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from compose_sim.core.plan.model import NODES, PlannedPort, PlannedService
 from compose_sim.core.plan.services import FILES, ServiceContext
+from compose_sim.plugins.services.core import TEMPLATES
 
+VALUE = "an image"
 PACKAGES: Mapping[str, str] = {}
 NEEDS: tuple[str, ...] = ()
 # A release with long-term support.
@@ -21,14 +23,10 @@ _FILE = "prometheus/prometheus.yml"
 def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
     """Return the proxy with the exporter, in the nodes' image, and Prometheus, in the network of the proxy."""
     exporter = context.role("metrics-exporter", "--listen", str(EXPORTER))
-    configuration = f"{context.folder}/{FILES}/{_FILE}"
     return (
         PlannedService(
             name="prometheus",
-            command=(
-                *context.role("auth-proxy", "--listen", str(PORT), "--upstream", str(BEHIND)),
-                *("--", *exporter),
-            ),
+            command=context.role("auth-proxy", "--listen", str(PORT), "--upstream", str(BEHIND), "--", *exporter),
             mounts=(
                 *context.sees("secrets", "node", "journal", NODES),
                 *(replace(mount, read_only=True) for mount in context.node_mounts),
@@ -39,13 +37,13 @@ def containers(context: ServiceContext) -> tuple[PlannedService, ...]:
             name="prometheus-server",
             image=context.value or IMAGE,
             command=(
-                f"--config.file={configuration}",
+                f"--config.file={context.folder}/{FILES}/{_FILE}",
                 f"--web.listen-address=127.0.0.1:{BEHIND}",
                 "--storage.tsdb.path=/tmp/prometheus",
                 "--log.level=warn",
             ),
             mounts=context.sees(f"{FILES}/prometheus", *(("secrets",) if context.has_token else ())),
-            files={_FILE: "templates/prometheus/prometheus.yml.j2"},
+            files={_FILE: f"{TEMPLATES}/prometheus/prometheus.yml.j2"},
             network_of="prometheus",
         ),
     )

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make an image of the distribution's Prometheus that starts like the official one, because no registry may be reachable.
 #
-#   scripts/prometheus_image.sh    make composesim-test-prometheus:2 if it does not exist (seconds, as root), and print its name
+#   prometheus_image.sh    make composesim-test-prometheus:2 if it does not exist (seconds, as root), and print its name
 set -euo pipefail
 
 TAG=composesim-test-prometheus:2

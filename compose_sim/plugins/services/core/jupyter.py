@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compose_sim.core.plan.model import NODES, TOKEN, PlannedPort, PlannedService
+from compose_sim.core.plan.recipes import Framework
 from compose_sim.core.plan.services import ServiceContext
 
+VALUE = ""
 PACKAGES: Mapping[str, str] = {"jupyterlab": "4.0"}
+# If these two are installed, jsonschema imports them, and Ray imports jsonschema: 1.4 s of CPU in each process of Ray.
+FRAMEWORKS = (Framework(name="jupyter", module="jupyterlab", unwanted=("rfc3987-syntax", "lark")),)
 NEEDS: tuple[str, ...] = ()
 PORT = 8888
 

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..shared.regular_files import read_regular
+from ....node.shared.regular_files import read_regular
 
 # Names of metrics per rank, and series per family: a script can print and write ever new ones
 _MAX_METRICS, _MAX_SERIES = 100, 100_000
@@ -24,43 +24,34 @@ _MAX_METRICS, _MAX_SERIES = 100, 100_000
 _KINDS_OF: Mapping[str, tuple[str, ...]] = {"composesim": ("node-stopped", "fault"), "master": ("round", "node-lost")}
 _KINDS_OF_NODES = ("usage", "node-started", "node-exited", "rank-started", "rank-exited", "step", "waited")
 
-# Name -> (type, help). By convention, counters end in _total.
-_FAMILIES: Mapping[str, tuple[str, str]] = {
-    "composesim_node_up": ("gauge", "1 if the node runs."),
-    "composesim_node_cpu_seconds_total": ("counter", "CPU time used by the node."),
-    "composesim_node_memory_bytes": ("gauge", "Memory in use on the node, without inactive page cache."),
-    "composesim_node_memory_limit_bytes": ("gauge", "Memory limit of the node."),
-    "composesim_node_received_bytes_total": ("counter", "Bytes received by the node."),
-    "composesim_node_sent_bytes_total": ("counter", "Bytes sent by the node."),
-    "composesim_node_gpu_use_ratio": (
-        "gauge",
-        "Utilization of the node's GPUs, 0 to 1, including other nodes on shared GPUs.",
-    ),
-    "composesim_node_gpu_memory_bytes": (
-        "gauge",
-        "Memory in use on the node's GPUs, including other nodes on shared GPUs.",
-    ),
-    "composesim_rank_up": ("gauge", "1 if the rank runs."),
-    "composesim_rank_steps": ("gauge", "Optimizer steps of the rank."),
-    "composesim_rank_longest_wait_seconds": (
-        "gauge",
-        "Longest time for which the rank waited for others in one collective.",
-    ),
-    "composesim_rank_metric": ("gauge", "Latest value of each number in the metric lines that the rank printed."),
-    "composesim_round": ("gauge", "Number of the current rendezvous round."),
-    "composesim_world_size": ("gauge", "Ranks in the current round."),
-    "composesim_restarts_total": ("counter", "Rounds that were started after a failure."),
-    "composesim_nodes_lost_total": ("counter", "Nodes that were lost."),
-    "composesim_faults_total": ("counter", "Injected faults by kind."),
+# Name -> help. By convention, counters end in _total.
+_FAMILIES: Mapping[str, str] = {
+    "node_up": "1 if the node runs.",
+    "node_cpu_seconds_total": "CPU time used by the node.",
+    "node_memory_bytes": "Memory in use on the node, without inactive page cache.",
+    "node_memory_limit_bytes": "Memory limit of the node.",
+    "node_received_bytes_total": "Bytes received by the node.",
+    "node_sent_bytes_total": "Bytes sent by the node.",
+    "node_gpu_use_ratio": "Utilization of the node's GPUs, 0 to 1, including other nodes on shared GPUs.",
+    "node_gpu_memory_bytes": "Memory in use on the node's GPUs, including other nodes on shared GPUs.",
+    "rank_up": "1 if the rank runs.",
+    "rank_steps": "Optimizer steps of the rank.",
+    "rank_longest_wait_seconds": "Longest time for which the rank waited for others in one collective.",
+    "rank_metric": "Latest value of each number in the metric lines that the rank printed.",
+    "round": "Number of the current rendezvous round.",
+    "world_size": "Ranks in the current round.",
+    "restarts_total": "Rounds that were started after a failure.",
+    "nodes_lost_total": "Nodes that were lost.",
+    "faults_total": "Injected faults by kind.",
 }
 _USAGE = {
-    "cpu_s": "composesim_node_cpu_seconds_total",
-    "memory_bytes": "composesim_node_memory_bytes",
-    "memory_limit_bytes": "composesim_node_memory_limit_bytes",
-    "received_bytes": "composesim_node_received_bytes_total",
-    "sent_bytes": "composesim_node_sent_bytes_total",
-    "gpu_use": "composesim_node_gpu_use_ratio",
-    "gpu_memory_bytes": "composesim_node_gpu_memory_bytes",
+    "cpu_s": "node_cpu_seconds_total",
+    "memory_bytes": "node_memory_bytes",
+    "memory_limit_bytes": "node_memory_limit_bytes",
+    "received_bytes": "node_received_bytes_total",
+    "sent_bytes": "node_sent_bytes_total",
+    "gpu_use": "node_gpu_use_ratio",
+    "gpu_memory_bytes": "node_gpu_memory_bytes",
 }
 
 Labels = tuple[tuple[str, str], ...]
@@ -70,7 +61,6 @@ class Metrics:
     """The latest value of each series."""
 
     def __init__(self) -> None:
-        """Start without values."""
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in _FAMILIES}
 
     def add_event(self, writer: str, line: str) -> None:
@@ -86,22 +76,22 @@ class Metrics:
             for key, name in _USAGE.items():
                 self._set(name, data.get(key), node=node)
         elif kind in ("node-started", "node-exited", "node-stopped") and str(node).startswith("node-"):
-            self._set("composesim_node_up", kind == "node-started", node=node)
+            self._set("node_up", kind == "node-started", node=node)
             self._stop_ranks(str(node))
         elif kind in ("rank-started", "rank-exited"):
-            self._set("composesim_rank_up", kind == "rank-started", node=node, rank=rank)
+            self._set("rank_up", kind == "rank-started", node=node, rank=rank)
         elif kind == "step":
-            self._set("composesim_rank_steps", data.get("step"), node=node, rank=rank)
+            self._set("rank_steps", data.get("step"), node=node, rank=rank)
         elif kind == "waited":
-            self._set("composesim_rank_longest_wait_seconds", data.get("seconds"), node=node, rank=rank)
+            self._set("rank_longest_wait_seconds", data.get("seconds"), node=node, rank=rank)
         elif kind == "round":
-            self._set("composesim_round", data.get("generation"))
-            self._set("composesim_world_size", data.get("world_size"))
-            self._set("composesim_restarts_total", data.get("restart_count"))
+            self._set("round", data.get("generation"))
+            self._set("world_size", data.get("world_size"))
+            self._set("restarts_total", data.get("restart_count"))
         elif kind == "node-lost":
-            self._count("composesim_nodes_lost_total")
+            self._count("nodes_lost_total")
         elif kind == "fault" and data.get("phase") == "begun":
-            self._count("composesim_faults_total", kind=data.get("kind"))
+            self._count("faults_total", kind=data.get("kind"))
 
     def add_output(self, node: str, rank: str, line: str) -> None:
         """Update the metrics from one line of a rank's output: a JSON object with an integer `step` is a metric line."""
@@ -110,21 +100,21 @@ class Metrics:
         step = metric.get("step") if metric else None
         if metric is None or not isinstance(step, int) or isinstance(step, bool):
             return
-        known = {
-            dict(labels)["metric"] for labels in self._values["composesim_rank_metric"] if _is_of(labels, node, rank)
-        }
+        series = self._values["rank_metric"]
+        known = {name for (_, on), (_, of), (_, name) in series if (on, of) == (node, rank)}
         for name, value in metric.items():
             if name in known or len(known) < _MAX_METRICS:
-                self._set("composesim_rank_metric", value, node=node, rank=rank, metric=name)
+                self._set("rank_metric", value, node=node, rank=rank, metric=name)
                 known.add(name)
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""
         lines = []
-        for name, (kind, description) in _FAMILIES.items():
-            if self._values[name]:
+        for family, description in _FAMILIES.items():
+            name, kind = f"composesim_{family}", "counter" if family.endswith("_total") else "gauge"
+            if self._values[family]:
                 lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}"]
-                lines += [f"{name}{_braces(labels)} {_number(value)}" for labels, value in self._values[name].items()]
+                lines += [f"{name}{_braces(labels)} {_number(value)}" for labels, value in self._values[family].items()]
         return "\n".join([*lines, ""])
 
     def _set(self, name: str, value: Any, **labels: Any) -> None:
@@ -138,7 +128,7 @@ class Metrics:
         self._values[name][key] = self._values[name].get(key, 0.0) + 1
 
     def _stop_ranks(self, node: str) -> None:
-        ranks = self._values["composesim_rank_up"]
+        ranks = self._values["rank_up"]
         for labels in ranks:
             if ("node", node) in labels:
                 ranks[labels] = 0.0
@@ -146,10 +136,6 @@ class Metrics:
 
 def _labels(labels: Mapping[str, Any]) -> Labels:
     return tuple((name, str(value)) for name, value in labels.items() if value is not None)
-
-
-def _is_of(labels: Labels, node: str, rank: str) -> bool:
-    return ("node", node) in labels and ("rank", rank) in labels
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -184,7 +170,6 @@ class RunReader:
     """Follows the files in a run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Start at the beginning of each file."""
         self.metrics = Metrics()
         self._folder = folder
         self._offsets: dict[Path, int] = {}
@@ -226,7 +211,6 @@ class Exporter(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int, folder: Path) -> None:
-        """Listen on loopback."""
         self._reader, self._lock = RunReader(folder), threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -244,7 +228,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing, because Prometheus sends a request every two seconds."""
 
     def do_GET(self) -> None:
-        """Answer `/metrics`."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return

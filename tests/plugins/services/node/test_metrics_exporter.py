@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from compose_sim.node.services.metrics_exporter import Metrics, RunReader
+from compose_sim.node.shared.event_log import EventLog
+from compose_sim.plugins.services.node.metrics_exporter import Metrics, RunReader
 
 
 def event(what: str, /, *, node: str | None = None, rank: int | None = None, **data: Any) -> str:
@@ -189,3 +191,17 @@ def test_files_are_read_on_from_where_they_were_left(tmp_path: Path) -> None:
         'composesim_rank_steps{node="node-0",rank="0"}': 2,
         'composesim_rank_metric{node="node-0",rank="0",metric="step"}': 7,
     }
+
+
+def test_a_pipe_in_place_of_a_file_of_events_is_not_opened(tmp_path: Path) -> None:
+    trap = tmp_path / "nodes" / "node-0" / "events" / "node-0.jsonl"
+    trap.parent.mkdir(parents=True)
+    os.mkfifo(trap)
+    reader = RunReader(tmp_path)
+    reader.catch_up()
+    trap.unlink()
+    EventLog(trap.parent.parent, "run", "node-0").emit("step", step=7)
+
+    reader.catch_up()
+
+    assert 'composesim_rank_steps{node="node-0"} 7' in reader.metrics.text()

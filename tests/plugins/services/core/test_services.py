@@ -8,24 +8,29 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from compose_sim.core.compose.document import render_document, render_service_files
+from compose_sim.core.compose.dockerfile import Image, render_dockerfile
+from compose_sim.core.compose.document import render_service_files
 from compose_sim.core.host.host import PythonFacts
 from compose_sim.core.plan.model import Plan, PlannedPort, plan_from_dict
-from compose_sim.core.plan.ports import choose_ports
+from compose_sim.core.plan.recipes import exec
 from compose_sim.core.plan.services import load_service, requested_services
 from compose_sim.core.report.report import PublishedService, link, login, published_services, tunnel
 from compose_sim.core.request.names import SERVICE_NAMES
 from compose_sim.errors import EnvironmentMissingError, SpecError
+from compose_sim.plugins.services.core import jupyter
 from tests.builders import ROOT, a_host, a_plan, no_docker
+from tests.core.compose.test_dockerfile import DIGEST
+from tests.core.compose.test_document import document
 
+REQUIREMENTS = ROOT / "compose_sim" / "plugins" / "services" / "templates" / "image" / "requirements"
 TOKEN = "5ec3e7"
 ALL = {"with": "jupyter,tensorboard,prometheus,grafana", "image": "torch:1"}
 
 
 def services_of(plan: Plan) -> dict[str, Any]:
-    text = render_document(plan, loader=jinja2.FileSystemLoader(ROOT), folder="/runs/demo")
-    services: dict[str, Any] = yaml.safe_load(text)["services"]
+    services: dict[str, Any] = yaml.safe_load(document(plan))["services"]
     return services
 
 
@@ -165,42 +170,6 @@ def test_the_local_engine_has_no_services() -> None:
         a_plan(a_host(docker=no_docker()), **{"with": "jupyter"})
 
 
-JUPYTER = PlannedPort(name="jupyter", port=8888, path="/lab?token={token}")
-OTHER = PlannedPort(name="other", port=8889)
-
-
-def test_the_well_known_port_needs_no_word() -> None:
-    ports, choices = choose_ports([JUPYTER], requested={}, listening={8887: "x"}, shared=False)
-
-    assert (ports["jupyter"].port, ports["jupyter"].host_port, choices) == (8888, 8888, ())
-
-
-def test_the_next_free_port_is_said() -> None:
-    listening = {8888: "python3 (process 42)", 8889: "the container grafana"}
-
-    ports, choices = choose_ports([JUPYTER, OTHER], requested={}, listening=listening, shared=False)
-
-    assert [port.host_port for port in ports.values()] == [8890, 8891]
-    assert [port.port for port in ports.values()] == [8888, 8889]
-    assert [(choice.value, choice.why) for choice in choices] == [
-        ("jupyter 8890", "8888 is in use by python3 (process 42)"),
-        ("other 8891", "8889 is in use by the container grafana"),
-    ]
-
-
-def test_on_the_local_engine_who_publishes_listens_on_the_chosen_port() -> None:
-    ports, _ = choose_ports([JUPYTER], requested={}, listening={8888: "x"}, shared=True)
-
-    assert (ports["jupyter"].port, ports["jupyter"].host_port) == (8889, 8889)
-
-
-def test_a_port_that_is_asked_for_is_nobody_elses() -> None:
-    ports, choices = choose_ports([JUPYTER, OTHER], requested={"other": 8888}, listening={}, shared=False)
-
-    assert (ports["other"].host_port, ports["jupyter"].host_port) == (8888, 8889)
-    assert [choice.why for choice in choices] == ["8888 is in use by 'other' of this run"]
-
-
 def test_a_taken_port_names_its_owner_and_a_command_to_type() -> None:
     taken = {9999: "python3 (process 42)", 10000: "x"}
 
@@ -216,16 +185,55 @@ def test_one_port_cannot_be_asked_for_twice() -> None:
         a_plan(**ALL, publish={"jupyter": 9999, "grafana": 9999})
 
 
-@pytest.mark.parametrize(
-    ("services", "message"),
-    [
-        ({"with": "jupyter"}, "--publish 'grafana': this run publishes jupyter"),
-        ({}, "--publish 'grafana': this run publishes nothing"),
-    ],
-)
-def test_a_port_is_of_something_that_is_published(services: dict[str, str], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        a_plan(**services, image="torch:1", publish={"grafana": 3001})
+def test_a_port_is_of_something_that_is_published() -> None:
+    with pytest.raises(SpecError, match="--publish 'grafana': this run publishes jupyter") as raised:
+        a_plan(**{**ALL, "with": "jupyter"}, publish={"grafana": 3001})
+
+    assert raised.value.hint == "composesim up --with jupyter …"
+
+
+@pytest.mark.parametrize("option", [{"with": ["tensorboard"]}, {"with": ["jupyter"], "publish": {"jupyter": 9999}}])
+def test_an_isolated_run_publishes_nothing(option: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        a_plan(network="isolated", **option)
+
+    assert "--network open" in caught.value.hint
+
+
+def test_a_misspelled_service_is_named() -> None:
+    with pytest.raises(ValidationError, match="there is no service 'tensorbord'; did you mean 'tensorboard'"):
+        a_plan(**{"with": "tensorbord"})
+
+
+def test_containers_with_the_project_do_not_see_its_runs() -> None:
+    services = services_of(a_plan(**ALL))
+
+    mounts = [{each["target"]: each for each in service.get("volumes", [])} for service in services.values()]
+    seeing = [each for each in mounts if "/home/ada/project" in each]
+    covers = [each["/home/ada/project/.composesim"] for each in seeing]
+    assert len(seeing) >= 3
+    assert {(cover["source"], cover["read_only"]) for cover in covers} == {("./empty", True)}
+
+
+def test_images_of_others_are_named_by_digest() -> None:
+    images = {name: image for name in SERVICE_NAMES if (image := getattr(load_service(name), "IMAGE", ""))}
+
+    assert images.keys() == {"prometheus", "grafana"}
+    assert [image for image in images.values() if not DIGEST.fullmatch(image)] == []
+
+
+def test_what_an_image_gets_is_pinned_in_a_file() -> None:
+    names = [name for name in SERVICE_NAMES if load_service(name).PACKAGES]
+
+    assert [name for name in names if "==" not in (REQUIREMENTS / f"{name}.txt").read_text()] == []
+
+
+def test_what_a_service_brings_and_is_not_wanted_is_taken_out_after_it_came() -> None:
+    text = render_dockerfile(Image(frameworks=jupyter.FRAMEWORKS), loader=jinja2.FileSystemLoader(ROOT))
+
+    assert text.index("requirements/jupyter.txt") < text.index(
+        "RUN python3 -m pip uninstall --yes rfc3987-syntax lark\n"
+    )
 
 
 def test_a_rendered_file_asks_nothing_of_this_machine() -> None:
@@ -249,10 +257,26 @@ def test_links_carry_the_token_and_json_does_not() -> None:
     )
 
 
+def test_a_framework_with_metrics_of_its_own_is_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    board = PlannedPort(name="dashboard", port=8265, discovery="/api/prometheus/sd")
+    monkeypatch.setattr(exec, "ports", lambda _: (board,))
+    monkeypatch.setattr(exec, "DRIVEN", True)
+    plan = a_plan(recipe="exec", image="torch:1", **{"with": "prometheus"})
+    files = render_service_files(plan, loader=jinja2.FileSystemLoader("/"))
+
+    _, own = yaml.safe_load(files["prometheus/prometheus.yml"])["scrape_configs"]
+    assert own["http_sd_configs"][0]["url"] == "http://master:8265/api/prometheus/sd"
+    token = {"type": "Bearer", "credentials_file": "/composesim/secrets/token"}
+    assert own["http_sd_configs"][0]["authorization"] == token
+    server = next(each for each in plan.services if each.name == "prometheus-server")
+    assert "/composesim/secrets" in {mount.target for mount in server.mounts}
+    assert [port.name for port in plan.published] == ["dashboard", "prometheus"]
+
+
 def test_what_services_read_is_what_they_can_read() -> None:
     """YAML and JSON; Prometheus queries the exporter, Grafana and every panel query Prometheus."""
     plan = a_plan(**ALL)
-    files = render_service_files(plan, loader=jinja2.FileSystemLoader(ROOT))
+    files = render_service_files(plan, loader=jinja2.FileSystemLoader("/"))
 
     scraped = yaml.safe_load(files["prometheus/prometheus.yml"])["scrape_configs"]
     exporter = next(each for each in plan.services if each.name == "prometheus").command[-1]

@@ -1,1 +1,0 @@
-"""Processes that run beside the nodes: the authenticating proxy, metrics, MPS."""

@@ -1,0 +1,1 @@
+"""Processes of services that run in the nodes' image: the authenticating proxy, metrics."""
