@@ -10,10 +10,11 @@ from compose_sim.core.text import did_you_mean
 from compose_sim.errors import SpecError
 
 _ROW = re.compile(
-    r"^\| (?:\[(?P<linked>[^]]+)\]\((?P<page>[^)]+)\)|(?P<plain>[^|\[]+?)) \| (?P<text>.*?) \|$", re.MULTILINE
+    r"^\| (?:\[(?P<linked>[^]\n]{1,99})\]\((?P<page>[^)\n]{1,99})\)|(?P<plain>[^|\[\n]{1,99}?)) \| (?P<text>.*) \|$",
+    re.MULTILINE,
 )
 _FRAME = re.compile(r"^```text\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+_LINK = re.compile(r"\[([^]]{1,99})\]\([^)]{1,199}\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

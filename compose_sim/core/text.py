@@ -47,16 +47,16 @@ def _without_path_at_end(text: str) -> str:
 
 
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h)\s*)+", re.IGNORECASE)
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.IGNORECASE)
+_PART = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)(ms|s|m|h)", re.IGNORECASE)
 _MAX_DIGITS = 30  # more would be infinity
 
 
 def parse_bytes(text: str | int) -> int:
     """Return the bytes of `512m`, `2g`, `1.5GiB` or a plain number; raise ValueError for other text."""
-    match = _SIZE.fullmatch(str(text))
+    match = _SIZE.fullmatch(str(text).strip())
     if not match or len(match[1]) > _MAX_DIGITS:
         raise ValueError(f"'{text!s:.80}' is not a size: write it like 512m or 2g")
     return int(float(match[1]) * _BYTES[match[2].lower()])

@@ -34,7 +34,7 @@ ROLES = {
     "torchrun": ".starters.torchrun",
     "command": ".starters.exec_command",
     "rank": ".rank.script_runner",
-    "debug-relay": ".rank.debugging.debug_adapter",
+    "debug-adapter": ".rank.debugging.debug_adapter",
     "driver-script": ".rank.driver_script",
 }
 

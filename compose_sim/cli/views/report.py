@@ -177,7 +177,7 @@ def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
         (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith(REQUESTED)
         for choice in report.choices
     )
-    message = re.sub(r"[^\s'\"]+\.py\b", "", cause.message)  # multigpu.py
+    message = re.sub(r"[^\s'\"]{1,255}\.py\b", "", cause.message)  # multigpu.py
     mentioned = re.search(
         r"cuda|gpu|(?<!left on )device|nccl", message, re.IGNORECASE
     )  # any traceback has a `device` in it, and so has ENOSPC

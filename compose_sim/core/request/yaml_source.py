@@ -113,6 +113,7 @@ class _Reader:
     variables: Mapping[str, str] | None
     lines: dict[KeyPath, int]
     characters: int = 0  # of the values so far
+    merged: int = 0  # keys so far that `<<` merges, as often as it does
 
     def error(self, node: yaml.Node, problem: str, *, hint: str = "") -> SpecError:
         return error_at(self.source, self.text, node.start_mark.line + 1, problem, hint=hint)
@@ -151,6 +152,9 @@ class _Reader:
         if not merged:
             return found
         known = {key.value for key, _ in found if isinstance(key, yaml.ScalarNode)}
+        self.merged += sum(len(part.value) for part in merged)
+        if self.merged > _MAX_VALUES:
+            raise self.error(node, f"the text expands to more than {_MAX_VALUES:,} values")
         inherited = [pair for part in merged for pair in part.value if isinstance(pair[0], yaml.ScalarNode)]
         return [*found, *{pair[0].value: pair for pair in reversed(inherited) if pair[0].value not in known}.values()]
 
@@ -234,15 +238,15 @@ def _line(text: str, number: int) -> str:
 
 
 def _yaml_hint(problem: str, line: str) -> str:
-    unquoted = re.search(r"(?<![\"'])(\$\{[^}]*\})", line)
+    unquoted = re.search(r"(?<![\"'])(\$\{[^}]{0,99}\})", line)
     if unquoted and "got '{'" in problem:
         return f'"{unquoted[1]}" with quotes, inside braces or brackets'
     return "indent with spaces, not tabs" if "'\\t'" in problem else ""
 
 
 TABLE = ("tool", "composesim")
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
+_HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"([A-Za-z0-9_.\"' \t-]+)=")
 
 
 def read_toml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:

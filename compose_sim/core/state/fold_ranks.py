@@ -259,8 +259,8 @@ _WRAPPERS = ("ProcessRaisedException", "ChildFailedError")
 _CAUGHT = re.compile(r"Caught \w+ in ")  # "Caught ValueError in DataLoader worker process 1."
 _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_RANK = re.compile(r"^\s*rank\s*: (?P<rank>\d+)", re.MULTILINE)
-_EXIT_CODE = re.compile(r"^\s*exitcode\s*: (?P<code>-?\d+)", re.MULTILINE)
+_RANK = re.compile(r"^[ \t]{0,40}rank[ \t]{0,40}: (?P<rank>\d{1,9})", re.MULTILINE)
+_EXIT_CODE = re.compile(r"^[ \t]{0,40}exitcode[ \t]{0,40}: (?P<code>-?\d{1,9})", re.MULTILINE)
 _PROGRAM = re.compile(r"^(?P<program>\S+) FAILED$", re.MULTILINE)
 _NOT_THE_USERS = re.compile(r"/(site|dist)-packages/|/lib/python\d|/\.composesim/runs/[^/]+/node/|/compose_?sim/node/")
 

@@ -17,8 +17,9 @@ _GOOD_ENDS = (None, 0, 143)  # not ended, ended well, or stopped by composesim (
 # What a rank reports when another one has gone. It is never the cause if something else failed at about the same time.
 _CONSEQUENCE = re.compile(
     r"closed by peer|reset by peer|[Bb]roken pipe|[Cc]onnection (?:was |has been )?(?:closed|refused|reset|aborted)"
-    r"|remote process exited|peer.*(?:exited|closed)|DistNetworkError|DistBackendError|recvValue failed|socket.*(?:closed|timed out)"
-    r"|failed to get async error|NCCL Last Error|NCCL (?:Async Error|\w+ failed)|ncclRemoteError|was lost|Horovod has been shut down"
+    r"|remote process exited|peer.{0,200}(?:exited|closed)|socket.{0,200}(?:closed|timed out)|DistNetworkError|DistBackendError"
+    r"|recvValue failed|failed to get async error|NCCL Last Error|NCCL (?:Async Error|\w{1,60} failed)|ncclRemoteError|was lost"
+    r"|Horovod has been shut down"
 )
 
 

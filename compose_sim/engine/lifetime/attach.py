@@ -6,9 +6,11 @@ import os
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from compose_sim.core.faults.kind import AgentCommand
@@ -23,6 +25,7 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError
 
 _CHUNK = 65536
+_ESTABLISHED = "01"  # a state in /proc/net/tcp
 
 
 class BreakpointWatch:
@@ -91,14 +94,23 @@ def start_adapter(connection: socket.socket) -> str:
 
 
 def relay_editor(connection: socket.socket, listener: socket.socket) -> None:
-    """Wait for an editor to connect to `listener`, and relay between both until one of them closes."""
-    unsent = b""
-    while listener not in select.select([listener, connection], [], [])[0]:
-        data = _receive(connection)  # the adapter speaks first
-        if not data:  # the rank has ended
+    """
+    Wait for an editor to connect to `listener`, and relay between both until one of them closes.
+
+    All users of this machine can connect, and an editor runs code in the rank: connections of others are closed.
+    """
+    unsent, editor = b"", None
+    while editor is None:
+        ready, _, _ = select.select([listener, connection], [], [])
+        if listener in ready:
+            editor, _ = listener.accept()
+            if not is_own_peer(editor):
+                editor.close()
+                editor = None
+        elif data := _receive(connection):  # the adapter speaks first
+            unsent += data
+        else:  # the rank has ended
             return
-        unsent += data
-    editor, _ = listener.accept()
     with editor:
         editor.sendall(unsent)
         others = {editor: connection, connection: editor}
@@ -108,6 +120,32 @@ def relay_editor(connection: socket.socket, listener: socket.socket) -> None:
                 if not data:
                     return
                 others[each].sendall(data)
+
+
+def is_own_peer(connection: socket.socket) -> bool:
+    """Return whether the other end of an IPv4 connection on loopback is a process of this user or of root."""
+    here, there = connection.getsockname(), connection.getpeername()
+    table = Path("/proc/net/tcp")
+    if table.exists():
+        ends = f"{_as_in_table(there)} {_as_in_table(here)}"
+        rows = (line.split() for line in table.read_text().splitlines()[1:])
+        # Only an established connection is sure to show the user of the socket.
+        users = (int(row[7]) for row in rows if f"{row[1]} {row[2]}" == ends and row[3] == _ESTABLISHED)
+        return next(users, None) in (os.geteuid(), 0)
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.uids().effective == os.geteuid() and any(
+                (each.laddr, each.raddr) == (there, here) for each in process.net_connections("tcp4")
+            ):
+                return True
+    return False
+
+
+def _as_in_table(address: tuple[str, int]) -> str:
+    """Return an address as /proc/net/tcp prints it: a number in the byte order of this machine, in hexadecimal digits."""
+    return f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
 
 
 def relay_typed(connection: socket.socket, write: Callable[[str], None], read_line: Callable[[str], str]) -> None:

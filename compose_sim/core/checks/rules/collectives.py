@@ -51,7 +51,9 @@ _EQUAL_SHAPES = (
 _AGREED = {"op": "collective", "root": "root rank", "reduce": "reduction", "dtype": "dtype", "ranks": "ranks"}
 _POSITION = "position in the training loop"
 # What a rank's error contains if the end, or the data, of another rank broke a collective.
-_NETWORK = re.compile(r"gloo|c10d|nccl|NCCL|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w*Error")
+_NETWORK = re.compile(
+    r"gloo|c10d|nccl|NCCL|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w{0,60}Error"
+)
 
 
 @check("collective-mismatch", "Do all ranks of a group issue the same collectives in the same order?", SEVERAL_RANKS)

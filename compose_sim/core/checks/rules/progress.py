@@ -60,7 +60,9 @@ _FIX_SKIP = (
     "batch on every rank or on none."
 )
 
-_BY_OTHERS = re.compile(r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|Dist[A-Z]\w*Error")
+_BY_OTHERS = re.compile(
+    r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|Dist[A-Z]\w{0,60}Error"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

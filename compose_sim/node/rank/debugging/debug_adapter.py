@@ -1,10 +1,10 @@
-"""Let an editor debug this rank: debugpy listens on 127.0.0.1 inside the node, and one process relays one connection to it."""
+"""Let an editor debug this rank: an adapter, which is a process of its own, gets the editor's connection from the rank."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
+import secrets
 import site
 import socket
 import subprocess
@@ -12,15 +12,15 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ...shared import roles
 
-_CHUNK = 65536
 _LIBRARIES = "LIBRARY_ROOTS"  # debugpy's name
-_ports: dict[int, int] = {}  # by process, because processes that the script forks have their own
+_adapters: dict[int, socket.socket] = {}  # by process, because processes that the script forks have their own
 
 
 def serve(link: socket.socket, frame: FrameType, on_end: Callable[[], object]) -> None:
@@ -35,19 +35,21 @@ def serve(link: socket.socket, frame: FrameType, on_end: Callable[[], object]) -
         on_end()
         return
     import debugpy  # type: ignore[import-untyped,unused-ignore]
+    import pydevd  # type: ignore[import-not-found,unused-ignore]  # debugpy's own
 
-    relay = subprocess.Popen(roles.command("debug-relay", str(_ports[os.getpid()])), stdin=link.fileno())
-    ended = threading.Thread(target=_wait_for_end, args=(relay, debugpy.wait_for_client, on_end), daemon=True)
+    adapter, left = _adapters[os.getpid()], threading.Event()
+    socket.send_fds(adapter, [b"\n"], [link.fileno()])
+    ended = threading.Thread(target=_wait_for_end, args=(adapter, left, on_end), daemon=True)
     ended.pydev_do_not_trace = ended.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
     ended.start()
-    debugpy.wait_for_client()
+    pydevd._wait_for_attach(cancel=left)  # as `debugpy.wait_for_client` does
     if debugpy.is_client_connected():
         stop_at(frame)
 
 
 def is_connected() -> bool:
     """Return whether an editor is debugging this process."""
-    if os.getpid() not in _ports:
+    if os.getpid() not in _adapters:
         return False
     import debugpy
 
@@ -64,19 +66,51 @@ def stop_at(frame: FrameType) -> None:
 def _refusal() -> str:
     """Start debugpy's adapter, once per process; return why that failed, or ""."""
     process = os.getpid()
-    if process in _ports:
+    if process in _adapters:
         return ""
     try:
         import debugpy
 
         debugpy.configure(subProcess=False)  # otherwise it puts itself into every process that the script starts
         with _as_libraries(Path(__file__).parents[2]):
-            _ports[process] = debugpy.listen(("127.0.0.1", 0))[1]
+            _adapters[process] = _start(debugpy)
     except ImportError:
         return f"{sys.executable} has no debugpy"
-    except RuntimeError as error:  # the script uses debugpy itself
+    except (OSError, RuntimeError, ValueError) as error:  # ValueError: the adapter has ended without an answer
         return " ".join(str(error).split())
     return ""
+
+
+def _start(debugpy: Any) -> socket.socket:
+    """Start an adapter, let debugpy connect to it with a token, and return the socket that leads to the adapter."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        folder = str(Path(debugpy.__file__).parents[1])
+        command, quiet = roles.command("debug-adapter", folder), subprocess.DEVNULL
+        subprocess.Popen(command, stdin=theirs.fileno(), stdout=quiet, stderr=quiet)
+    port, token = _read_line(ours).split()
+    import pydevd  # type: ignore[import-not-found,unused-ignore]  # debugpy's own
+
+    # As `debugpy.connect` does, which waits for an editor.
+    pydevd.settrace(
+        host="127.0.0.1",
+        port=int(port),
+        client_access_token=token,
+        suspend=False,
+        patch_multiprocessing=False,
+        wait_for_ready_to_run=False,
+        block_until_connected=True,
+        dont_trace_start_patterns=(str(Path(debugpy.__file__).parent),),
+    )
+    return ours
+
+
+def _read_line(link: socket.socket) -> str:
+    """Return the next line from the adapter; "" if it has ended."""
+    line = b""
+    while not line.endswith(b"\n") and (data := link.recv(1)):
+        line += data
+    return line.decode()
 
 
 @contextlib.contextmanager
@@ -93,22 +127,30 @@ def _as_libraries(*folders: Path) -> Iterator[None]:
             os.environ[_LIBRARIES] = before
 
 
-def _wait_for_end(relay: subprocess.Popen[bytes], wait_for_client: Any, on_end: Callable[[], object]) -> None:
-    relay.wait()
-    wait_for_client.cancel()
+def _wait_for_end(adapter: socket.socket, left: threading.Event, on_end: Callable[[], object]) -> None:
+    _read_line(adapter)
+    left.set()
     on_end()
 
 
 def main(arguments: list[str]) -> int:
-    """Relay between standard input, which is a socket, and the adapter on the port that the argument names."""
-    with socket.socket(fileno=0) as link, socket.create_connection(("127.0.0.1", int(arguments[0]))) as adapter:
-        others = {link: adapter, adapter: link}
-        while True:
-            for each in select.select(list(others), [], [])[0]:
-                try:
-                    data = each.recv(_CHUNK)
-                    others[each].sendall(data)
-                except OSError:
-                    return 0
-                if not data:
-                    return 0
+    """
+    Serve editors as debugpy's own adapter does, but on connections from the rank, so that there is no port for editors.
+
+    Only the rank connects to the port that is left: it knows the token. Standard input is a socket that leads to the rank.
+    The argument is the folder of debugpy.
+    """
+    sys.path.append(arguments[0])
+    names = ("adapter", "adapter.clients", "adapter.servers", "adapter.sessions")
+    modules: list[Any] = [import_module(f"debugpy.{name}") for name in names]
+    adapter, clients, servers, sessions = modules
+    adapter.access_token = secrets.token_hex(32)
+    with socket.socket(fileno=0) as rank:
+        clients.listener = None  # which debugpy reads
+        _, port = servers.serve("127.0.0.1")
+        rank.sendall(f"{port} {adapter.access_token}\n".encode())
+        while descriptors := socket.recv_fds(rank, 1, 1)[1]:
+            clients.Client(socket.socket(fileno=descriptors[0]))  # which closes the socket
+            sessions.wait_until_ended()
+            rank.sendall(b"\n")
+    return 0

@@ -26,7 +26,7 @@ _OURS = re.compile(r"_composesim_|\brank\.emulate\.")  # names of ours in a mess
 # What torch raises when it reaches for a part of CUDA that neither this build nor the emulation has
 _GAPS = re.compile(
     r"has no attribute '_cuda_|not compiled with CUDA enabled|not linked with support for cuda"
-    r"|from the 'CUDA' backend|instantiate dummy base class|_for_cpu\S* does not have a sharding strategy"
+    r"|from the 'CUDA' backend|instantiate dummy base class|_for_cpu\S{0,99} does not have a sharding strategy"
     r"|Cannot access accelerator device when none is available"
 )
 # Raised by faulty code. Others that leave the emulation are CUDA's own errors, or the answers of the CPU to the script

@@ -33,9 +33,9 @@ _NOT_THE_SCRIPTS = re.compile(
     r"__pycache__|/\.(cache|config|local|matplotlib|keras|nv|cupy|ipython)/|/torchinductor_|/\.triton/|/site-packages/|\.(py|pyc|so|lock|pem|progress)$|/dev/(?!shm/)|/pymp-|/<[^/]*>$"
 )  # the last: since Python 3.13, a SyntaxError opens the file that it names, such as <unknown>
 _AWAITED = re.compile(
-    r"([A-Za-z_][\w.]*)\.(?:exists|is_file)\(\)|os\.path\.(?:exists|isfile)\(\s*([A-Za-z_][\w.]*)\s*\)"
+    r"(?<![\w.])([A-Za-z_][\w.]{0,199})\.(?:exists|is_file)\(\)|os\.path\.(?:exists|isfile)\(\s{0,9}([A-Za-z_][\w.]{0,199})\s{0,9}\)"
 )
-_POLLS = re.compile(r"^\s*while\b.*(exists|is_file|isfile)", re.MULTILINE)
+_POLLS = re.compile(r"^[ \t]{0,199}while\b.{0,999}(exists|is_file|isfile)", re.MULTILINE)
 
 # The frames of an assignment to os.environ
 _MAPPING_FILES = ("<frozen ", os.__file__, str(sys.modules["_collections_abc"].__file__))

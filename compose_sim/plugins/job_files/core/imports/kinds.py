@@ -31,7 +31,7 @@ _OF_SKYPILOT = ("run", "num_nodes", "setup", "workdir", "file_mounts")
 # A key at the start of a line that no composesim.yaml has.
 _OTHER_KEY = re.compile(rf"^['\"]?(apiVersion|services|resources|{'|'.join(_OF_SKYPILOT)})['\"]?\s*:", re.MULTILINE)
 
-_LONG_NUMBER = re.compile(r"\d{1001}")  # Python does not convert it
+_LONG_NUMBER = re.compile(r"(?<!\d)\d{1001}")  # Python does not convert it
 
 
 def is_job_file(text: str) -> bool:

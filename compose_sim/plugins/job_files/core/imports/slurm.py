@@ -21,7 +21,7 @@ from compose_sim.plugins.job_files.core.imports.shell import Call, Shell
 
 _TIME = re.compile(r"(\d{1,6}-)?\d{1,6}(:\d{1,2}){0,2}|UNLIMITED|INFINITE|-1", re.IGNORECASE)
 _HEADER = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:#.*)?")  # sbatch reads directives up to the first command
-_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _SHORT = {
     **{"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "G": "gpus", "J": "job-name", "p": "partition"},
     **{"A": "account", "o": "output", "e": "error", "C": "constraint", "w": "nodelist", "x": "exclude", "q": "qos"},

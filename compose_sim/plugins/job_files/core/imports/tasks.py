@@ -22,7 +22,7 @@ from compose_sim.plugins.job_files.core.imports.launch import (
 from compose_sim.plugins.job_files.core.imports.pods import NAMED_HERE
 from compose_sim.plugins.job_files.core.imports.shell import UNKNOWN, Shell
 
-_DOLLARS = re.compile(r"\$(?:(\$)|\{(\w+)(?::?[-?][^}]*)?\}|(\w+))")
+_DOLLARS = re.compile(r"\$(?:(\$)|\{(\w{1,199})(?::?[-?][^}]{0,999})?\}|(\w+))")
 _NUMBER_OF_NODE = re.compile(r"(--node[-_]rank[= ]?)\d+")
 
 
