@@ -74,7 +74,7 @@ MAY_IMPORT = {
     "engine/docker": {"", "core/*", "engine", "engine/host", "engine/run_folder"},
     "engine/local": {"", "core/*", "engine", "engine/host", "engine/run_folder", "node/shared"},
     "engine/control": {"", "core/*", "engine", "engine/docker", "engine/run_folder", "node/shared"},
-    "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder", "plugins"},
+    "engine/lifetime": {"", "core/*", "engine", "engine/docker", "engine/host", "engine/run_folder", "plugins", "node/shared"},
     "view": {"", "core/*", "engine/*", "node/shared"},
     "app": {"", "core/*", "engine/*", "plugins"},
     "cli": {"", "app", "core/*", "engine/*", "plugins", "view"},

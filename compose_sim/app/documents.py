@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import jinja2
@@ -24,7 +25,7 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder
 def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> str:
     """Write the documents into a folder and return the text of the compose file. Only the owner can read secrets in them."""
     loader = jinja2.FileSystemLoader(assets.root())
-    text, files = render_document(plan, loader=loader, folder=str(path)), SafeFolder(path)
+    text, files = render_document(plan, loader=loader, folder=str(path), real_path=os.path.realpath), SafeFolder(path)
     files.replace("docker-compose.yml", text, mode=0o600)
     files.replace(".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
     if is_run_folder(path):

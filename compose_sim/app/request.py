@@ -261,7 +261,14 @@ def read_request(
     spec = make_spec({**values, **(defaults or {})}, given)
     if spec.script:  # Python imports modules beside it, and beside what a link leads to
         script = folder / spec.script
-        check_project(Path(os.path.abspath(script.parent)), script, script.resolve().parent)
+        beside = script.resolve().parent
+        check_project(Path(os.path.abspath(script.parent)), script, beside)
+        is_link = Path(os.path.abspath(script)) != script.resolve() and not beside.is_relative_to(folder.resolve())
+        if is_link and (danger := _danger_of(beside, folder, allowed=allow_mount)):
+            raise SpecError(
+                f"'{spec.script}' leads to '{script.resolve()}', and nodes would see '{beside}', which {danger}",
+                hint=f"copy the script into the project, or allow it: --allow-mount {beside}",
+            )
     env_files: dict[str, str] = {}
     for name in spec.env_file:
         if not (folder / name).is_file():
@@ -308,16 +315,22 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
     if not source.exists():
         raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
     real = os.path.realpath(source)
-    homes = {user.pw_dir for user in pwd.getpwall() if user.pw_uid == 0 or user.pw_uid >= _FIRST_PERSON}
-    with suppress(RuntimeError):  # this user has no home
-        homes.add(str(Path.home()))
-    danger = why_dangerous(real, homes=homes)
-    if danger and real not in {os.path.realpath(folder / Path(path).expanduser()) for path in allowed}:
+    if danger := _danger_of(source, folder, allowed=allowed):
         raise SpecError(
             f"'{source}' of mount '{mount}' {danger}",
             hint=f"mount only the folder that nodes need, or allow it: --allow-mount {source}",
         )
     return ":".join([real, *rest])  # a link may lead elsewhere later
+
+
+def _danger_of(source: Path, folder: Path, *, allowed: Collection[str]) -> str:
+    """Return why nodes should not see a file or folder, unless the user allowed it; "" if they may."""
+    real = os.path.realpath(source)
+    homes = {user.pw_dir for user in pwd.getpwall() if user.pw_uid == 0 or user.pw_uid >= _FIRST_PERSON}
+    with suppress(RuntimeError):  # this user has no home
+        homes.add(str(Path.home()))
+    is_allowed = real in {os.path.realpath(folder / Path(path).expanduser()) for path in allowed}
+    return "" if is_allowed else why_dangerous(real, homes=homes)
 
 
 def _parse_dotenv(text: str, name: str) -> dict[str, str]:

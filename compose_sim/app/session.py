@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from compose_sim.app.request import Request, new_name
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
+from compose_sim.core.plan.mounts import covers_of
 from compose_sim.core.text import format_count
 from compose_sim.engine.run_folder.folder import location_choice, runs_folder
 from compose_sim.errors import (
@@ -68,6 +70,7 @@ class Session:
         self._engine = engine
         self._environment: dict[str, str] = {}
         self._mounts: tuple[Mount, ...] = ()
+        self._hidden: tuple[str, ...] = ()
         self._supervisor: Supervisor | None = None
         self.plan: Plan
         self.host: Host
@@ -107,6 +110,11 @@ class Session:
         self.plan = self.plan.with_mounts(mount)
         return mount.target
 
+    def hide(self, folder: Path) -> None:
+        """Do not let nodes see a folder of this machine, if they are containers."""
+        self._hidden += (os.path.realpath(folder),)
+        self.plan = self._with_covers(self.plan)
+
     def run(self, listener: Listener) -> Report:
         """
         Run the plan to the end and return the report; only the run's folder remains, unless nodes are to be kept.
@@ -123,6 +131,7 @@ class Session:
 
         `player` injects faults during the run. Raises ComposesimError if the run could not be started.
         """
+        from compose_sim.engine.host.run_names import claimed_name
         from compose_sim.engine.lifetime.orphans import remove_crashed
         from compose_sim.engine.run_folder.finished import discard_unstarted, retire
 
@@ -135,9 +144,10 @@ class Session:
                 listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
             self.folder.claim()
             try:
-                self._lay_out()
-                self.mark("run folder")
-                self.report = self._run_or_interrupt(listener, player)
+                with claimed_name(self.plan.engine, self.name):
+                    self._lay_out()
+                    self.mark("run folder")
+                    self.report = self._run_or_interrupt(listener, player)
                 yield
                 if unwritten := self._write_report(self.report):
                     listener.progress(f"report.json was not written: {unwritten.message}. Try: {unwritten.hint}")
@@ -156,7 +166,14 @@ class Session:
         location = None if self._portable else location_choice(self.request.folder)
         choices = (*plan.choices, location) if location else plan.choices
         environment = {**plan.environment, **self._environment}
-        self.plan = replace(plan, environment=environment, choices=choices).with_mounts(*self._mounts)
+        plan = replace(plan, environment=environment, choices=choices).with_mounts(*self._mounts)
+        self.plan = self._with_covers(plan)
+
+    def _with_covers(self, plan: Plan) -> Plan:
+        if plan.engine != "docker":
+            return plan
+        real = [replace(mount, source=os.path.realpath(mount.source)) for mount in plan.mounts]
+        return replace(plan, mounts=(*plan.mounts, *(each for path in self._hidden for each in covers_of(real, path))))
 
     def _lay_out(self) -> None:
         if self.engine.statuses(self.name):
@@ -186,6 +203,8 @@ class Session:
     def _run(self, listener: Listener, player: Player | None) -> Report:
         from compose_sim.app.node_removal import NodeRemoval
         from compose_sim.engine.lifetime.supervisor import start_supervisor
+        from compose_sim.engine.run_folder.folder import last_event
+        from compose_sim.engine.run_folder.node_files import OWN_EVENTS
 
         self._supervisor = start_supervisor(self.engine.name, self.name, self.folder.path)
         removal = NodeRemoval(self.engine, self.plan, log=self.folder.path / "supervisor.log")
@@ -213,6 +232,8 @@ class Session:
         except EngineSilentError:
             raise
         except ComposesimError as error:
+            if last_event(self.folder.path, "", "stopping", file=OWN_EVENTS).get("reason") == "interrupted":
+                raise KeyboardInterrupt from error  # by `down`, while nodes were being started
             if problem := self.engine.problem():
                 raise EngineError(problem, evidence=error.message) from error
             raise

@@ -33,7 +33,7 @@ MARKS: dict[str, tuple[str, str | None]] = {
 
 _COLOR, _PLAIN = re.compile(r"\x1b\[([0-9;]*)m"), "\x1b[0m"
 # What JSON may contain unescaped, and `printable` removes.
-_UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff]")
+_UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
@@ -99,7 +99,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err:
 def verdict_line(word: str, text: str, *, status: str = "") -> str:
     """Return the last line of a run, with the mark of the status, which is the word unless another one is given."""
     mark, color = MARKS.get(status or word, MARKS["failed"])
-    return click.style(f"{mark} {word}", fg=color, bold=True) + f"  {text}"
+    return click.style(f"{mark} {word}", fg=color, bold=True) + f"  {' '.join(text.splitlines())}"
 
 
 @cache

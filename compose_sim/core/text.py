@@ -54,6 +54,11 @@ _PART = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)(ms|s|m|h)", re.IGNORECASE)
 _MAX_DIGITS = 30  # more would be infinity
 
 
+def on_one_line(text: str) -> str:
+    """Return text with each control character and line break escaped as in Python."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def parse_bytes(text: str | int) -> int:
     """Return the bytes of `512m`, `2g`, `1.5GiB` or a plain number; raise ValueError for other text."""
     match = _SIZE.fullmatch(str(text).strip())

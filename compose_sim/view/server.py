@@ -1,8 +1,9 @@
 """Serve the live page on 127.0.0.1: the page, the list of runs, a stream of messages per reader (server-sent events), and actions.
 
 The page holds no data. Whoever asks for data needs the token, which is in the fragment of the printed address: browsers send it to
-no server, and no other page can read it. Requests for another host name are refused, so that a name that an attacker points
-at 127.0.0.1 reaches nothing. Actions need the token in a header too, and JSON: a form of another page can send neither.
+no server, and no other page can read it. Connections of other users of this machine are closed at once. Requests for another
+host name are refused, so that a name that an attacker points at 127.0.0.1 reaches nothing. Actions need the token in a header
+too, and JSON: a form of another page can send neither.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import threading
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -21,6 +23,7 @@ from compose_sim.core.faults.commands import Fault, Intervention, SetLinks, inte
 from compose_sim.core.faults.parse import parse_fault
 from compose_sim.core.network.links import check_links
 from compose_sim.core.plan.model import Plan
+from compose_sim.engine.loopback import is_own_peer
 from compose_sim.engine.run_folder.control_requests import new_id, send_request
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder
@@ -62,6 +65,7 @@ def _checked(values: Any, plan: Plan) -> Intervention:
 _BETWEEN_MESSAGES_S = 0.5
 _PING_S = 10.0
 _WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
+_MAX_CONNECTIONS = 64  # each has a thread and a descriptor, which a run with --view needs too
 _MAX_BYTES_OF_ACTION = 1 << 16
 _APPENDED = ("spans", "texts", "usage", "metrics", "logs")
 
@@ -74,12 +78,30 @@ class ViewServer(ThreadingHTTPServer):
     def __init__(self, folder: RunFolder, port: int = 0, *, read_only: bool = False) -> None:
         """Listen on a port; 0 chooses a free one. If `read_only`, actions are refused."""
         self.folder, self.token, self.read_only = folder, secrets.token_urlsafe(24), read_only
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
     def address(self) -> str:
         """The address to open, with the token."""
         return f"http://127.0.0.1:{self.server_port}/#token={self.token}"
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether to serve a connection."""
+        try:
+            return is_own_peer(request) and self._free.acquire(blocking=False)
+        except OSError:  # it has ended, or there is no descriptor left
+            return False
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, which then makes room for another one."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a page that fails must not disturb the run."""
 
     def runs(self) -> dict[str, RunFolder]:
         """Return the runs of the project, by name."""

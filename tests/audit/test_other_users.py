@@ -7,12 +7,17 @@ import os
 import re
 import secrets
 import socket
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.audit.strangers import answer_of, as_stranger, ports_of
-from tests.cli.conftest import UP, Project
+from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.view.server import ViewServer
+from tests.audit.strangers import USER, answer_of, as_stranger, ports_of
+from tests.cli.conftest import COMMAND, UP, Project
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -74,3 +79,97 @@ def test_a_debugger_serves_only_its_own_user(project: Project, when: str) -> Non
     attach.communicate()
     assert project.run("wait", "--run", run).returncode == 0
     assert not victim.exists()
+
+
+@pytest.fixture
+def page(project: Project) -> Iterator[ViewServer]:
+    with ViewServer(RunFolder(project.folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def request_of(server: ViewServer, path: str = "/runs") -> bytes:
+    host, token = f"127.0.0.1:{server.server_port}", f"Authorization: Bearer {server.token}"
+    return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{token}\r\n\r\n".encode()
+
+
+def test_the_page_answers_no_other_user_even_with_the_token(page: ViewServer) -> None:
+    port, request = page.server_port, request_of(page)
+
+    assert answer_of(port, request).startswith(b"HTTP/1.0 200")
+    assert as_stranger(lambda: answer_of(port, request).decode()) == ""
+
+
+def test_the_page_takes_a_limited_number_of_connections(page: ViewServer) -> None:
+    idle = [socket.create_connection(("127.0.0.1", page.server_port), timeout=2) for _ in range(100)]
+    closed = [link for link in idle if is_closed(link)]
+    for link in idle:
+        link.close()
+
+    assert len(closed) == 100 - 64
+    while not answer_of(page.server_port, request_of(page)):  # the threads of the others end at once
+        continue
+
+
+def is_closed(link: socket.socket) -> bool:
+    link.settimeout(0.2)
+    try:
+        return link.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_a_browser_is_started_without_the_token_in_its_arguments(project: Project) -> None:
+    opened, browser = project.folder / "opened", project.folder / "browser"
+    browser.write_text(
+        f'#!/bin/sh\nprintf %s "$1" > {opened}.part && cat "${{1#file://}}" > {opened}.page\nmv {opened}.part {opened}\n'
+    )
+    browser.chmod(0o755)
+    run = f"view-{secrets.token_hex(3)}"
+    project.write("train.py", "print('over')\n")
+    assert project.run(*UP, "--nodes", "1", "--nproc-per-node", "1", "--name", run, "train.py").returncode == 0
+    environment = {**os.environ, "BROWSER": str(browser)}
+    words = [*COMMAND, "view", run, "--open"]
+    with subprocess.Popen(words, cwd=project.folder, env=environment, stdout=subprocess.PIPE, text=True) as view:
+        assert view.stdout is not None
+        address = view.stdout.readline().strip()
+        while not opened.exists():
+            assert view.poll() is None
+        folder = Path(opened.read_text().removeprefix("file://")).parent
+        assert folder.stat().st_mode & 0o077 == 0
+        view.send_signal(2)
+    token = address.partition("token=")[2]
+
+    assert token
+    assert token not in opened.read_text()
+    assert token in Path(f"{opened}.page").read_text()
+    assert not folder.exists()
+
+
+def test_a_process_of_another_user_does_not_pass_for_a_node(project: Project) -> None:
+    run = f"planted-{secrets.token_hex(3)}"
+    labels = {
+        "COMPOSESIM_ENGINE": "local",
+        "COMPOSESIM_RUN": run,
+        "COMPOSESIM_NODE": "node-0",
+        "COMPOSESIM_DIR": "/tmp",
+    }
+    script = "export COMPOSESIM_AGENT_PID=$$; echo; exec sleep 600"
+    planted = subprocess.Popen(
+        ["/bin/sh", "-c", script], env=labels, user=USER, group=USER, extra_groups=[], stdout=subprocess.PIPE, cwd="/"
+    )
+    assert planted.stdout is not None
+    planted.stdout.readline()
+    try:
+        project.write("train.py", "import signal\nsignal.pause()\n")
+        up = [*UP, "--nodes", "1", "--nproc-per-node", "1", "--detach", "--name", run, "train.py"]
+        assert project.run(*up).returncode == 0, "the name is free"
+        assert project.run("exec", "--run", run, "node-0", "--", "id", "-u").stdout == "0\n"
+        assert project.run("down", "--run", run).returncode == 0
+        assert planted.poll() is None
+    finally:
+        planted.kill()
+        planted.communicate()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -45,8 +45,14 @@ _PLAIN = re.compile(r"[\w ,.:/=+@-]*", re.ASCII)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
-def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> str:
-    """Return the compose file of a plan. `folder` is the folder of the file, which containers carry as a label."""
+def render_document(
+    plan: Plan, *, loader: jinja2.BaseLoader, folder: str, real_path: Callable[[str], str] = str
+) -> str:
+    """
+    Return the compose file of a plan. `folder` is the folder of the file, which containers carry as a label.
+
+    `real_path` resolves links: what is mounted is compared with the folder of all runs without them.
+    """
     environment = template_environment(loader)
     environment.filters |= {
         "quote": quote,
@@ -56,12 +62,12 @@ def render_document(plan: Plan, *, loader: jinja2.BaseLoader, folder: str) -> st
         "project": project_name,
         "published": published,
         "ports_of": ports_of,
-        "covers": partial(_covers, folder=folder),
+        "covers": partial(_covers, folder=folder, real_path=real_path),
     }
     identity = _IDENTITY if plan.brings_users else []
     folders = {**_RUN_FOLDERS, **({"secrets": True} if plan.is_driven else {}), **({"mps": False} if plan.mps else {})}
     mounts = [_run_folder(name, read_only=read_only) for name, read_only in folders.items()]
-    mounts += [*identity, *plan.mounts, *_covers(plan.mounts, folder=folder)]
+    mounts += [*identity, *plan.mounts, *_covers(plan.mounts, folder=folder, real_path=real_path)]
     in_memory = ["/tmp:exec,mode=1777", f"{CONTAINER_HOME}:exec,mode=1777"]
     if plan.scratch_bytes:
         in_memory.append(f"{SCRATCH}:mode=1777,size={plan.scratch_bytes}")
@@ -121,15 +127,16 @@ def _own_folders(node: str, *, is_driven: bool) -> list[Mount]:
     return [*own, _run_folder(NODES, read_only=True)] if is_driven and node == "master" else own
 
 
-def _covers(mounts: Iterable[Mount], *, folder: str) -> list[Mount]:
+def _covers(mounts: Iterable[Mount], *, folder: str, real_path: Callable[[str], str]) -> list[Mount]:
     """
     Cover the folder of all runs in the project where these mounts show it: nodes must not replace what composesim reads there.
 
     The folders that lead to it are mounted on themselves, because nodes could rename them otherwise.
     """
     covers = []
-    for runs in PurePosixPath(folder).parents[1:2]:  # of PROJECT/.composesim/runs/RUN
-        for mount in mounts:
+    for above in PurePosixPath(folder).parents[1:2]:  # of PROJECT/.composesim/runs/RUN
+        runs = PurePosixPath(real_path(str(above)))
+        for mount in (replace(each, source=real_path(each.source)) for each in mounts):
             source = PurePosixPath(mount.source)
             if runs.name == HIDDEN and runs.is_relative_to(source):
                 between = [path for path in reversed(runs.parents) if source in path.parents and not mount.read_only]

@@ -17,9 +17,11 @@ from compose_sim.core.text import without_temporary_folder
 MAX_LINE = 1 << 20  # characters; the longest real event is a stack dump of a few kilobytes
 MAX_INTEGER = 1 << 63
 
-# An operating system command, any other sequence of a terminal, a single control character, or half of a surrogate pair.
+# An operating system command, any other sequence of a terminal, a single control character, half of a surrogate pair, or what
+# changes the direction of text.
 _UNSAFE = re.compile(
-    r"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+    r"\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
 )
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = (int, float)
@@ -135,7 +137,7 @@ def read_object(line: str, *, non_finite: Callable[[str], Any] = _refuse) -> dic
 
     try:
         value = json.loads(
-            without_temporary_folder(line), parse_constant=non_finite, parse_float=number, parse_int=_integer
+            without_temporary_folder(line), parse_constant=non_finite, parse_float=number, parse_int=bounded_integer
         )
         return _printable_values(value) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
@@ -189,7 +191,8 @@ def _matches(value: Any, wanted: Any) -> bool:
     return isinstance(value, dict) and all(_matches(value.get(name), part) for name, part in parts[0].items())
 
 
-def _integer(text: str) -> int:
+def bounded_integer(text: str) -> int:
+    """Return the integer; raise ValueError if it needs more than 64 bits."""
     if len(text) > len(str(-MAX_INTEGER)) or abs(number := int(text)) > MAX_INTEGER:
         raise ValueError(text)
     return number

@@ -9,14 +9,16 @@ from functools import cache, cached_property
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
+from compose_sim.core.events.events import bounded_integer
 from compose_sim.core.text import without_temporary_folder
 from compose_sim.node.records import KINDS
-from compose_sim.node.records.record import Record
+from compose_sim.node.records.record import Moment, Record
 from compose_sim.node.records.script import LaunchEnvironment
 
 A = TypeVar("A", bound=Record)
 B = TypeVar("B", bound=Record)
 C = TypeVar("C", bound=Record)
+_MAX_MOMENT = 1e11  # Unix seconds, in the year 5138
 Reader = Callable[[Any], Any]  # takes a value of JSON, returns that of a field; raises TypeError or ValueError
 
 
@@ -136,12 +138,12 @@ def parse_rank(node: str, rank: int, lines: Iterable[str]) -> RankObserved:
 
 
 def _parse(line: str) -> Record:
-    values = json.loads(without_temporary_folder(line))
+    values = json.loads(without_temporary_folder(line), parse_int=bounded_integer)
     if not isinstance(values, dict) or values.get("kind") not in KINDS:
         raise ValueError("not a record of a known kind")
     kind: Any = KINDS[values["kind"]]
     record: Record = _reader_of(kind)(values)
-    vars(record)["t"] = _float(values.get("t", 0.0))
+    vars(record)["t"] = _moment(values.get("t", 0.0))
     return record
 
 
@@ -168,7 +170,9 @@ def _reader_of(hint: Any) -> Reader:
         return _tuple_reader(tuple, arguments)
     if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
         return _tuple_reader(hint._make, tuple(get_type_hints(hint).values()))  # type: ignore[attr-defined]
-    return _float if hint is float else lambda value: _of_type(hint, value)
+    if hint in _NUMBERS:
+        return _NUMBERS[hint]
+    return lambda value: _of_type(hint, value)
 
 
 def _dataclass_reader(kind: type[Any]) -> Reader:
@@ -197,6 +201,14 @@ def _of_type(kind: type[Any], value: Any) -> Any:
 
 def _float(value: Any) -> float:
     return float(_checked(type(value) in (int, float), value))
+
+
+def _moment(value: Any) -> float:
+    moment = _float(value)
+    return float(_checked(abs(moment) < _MAX_MOMENT, moment))  # NaN is not
+
+
+_NUMBERS: Mapping[Any, Reader] = {float: _float, Moment: _moment}
 
 
 def _checked(is_right: bool, value: Any) -> Any:

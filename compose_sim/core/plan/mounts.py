@@ -60,6 +60,16 @@ def node_mounts(spec: ClusterSpec, host: Host, program: Program, *, image: str) 
     return tuple(mounts)
 
 
+def covers_of(mounts: Iterable[Mount], folder: str) -> tuple[Mount, ...]:
+    """Return mounts that hide a folder of this machine where containers see it through others. No path contains links."""
+    path = PurePosixPath(folder)
+    return tuple(
+        Mount(source="./empty", target=f"{mount.target}/{path.relative_to(mount.source)}", read_only=True)
+        for mount in mounts
+        if path.is_relative_to(mount.source)
+    )
+
+
 def mapped_sources(spec: ClusterSpec, host: Host, mounts: Iterable[Mount], *, run_folder: str) -> tuple[str, ...]:
     """Return where nodes shall own what root owns, in a project of root: the run's folder, and all mounts but the system's."""
     if spec.user or host.user_id or host.cannot_map or host.docker.rootless:

@@ -42,7 +42,8 @@ from compose_sim.core.plan.recipes import ClusterLayout, Recipe, load_recipe
 from compose_sim.core.plan.recipes.options import check_options
 from compose_sim.core.plan.services import ServiceContext, needed_packages, plan_services
 from compose_sim.core.request.spec import ISOLATED, ClusterSpec
-from compose_sim.core.text import without_temporary_folder
+from compose_sim.core.text import on_one_line, without_temporary_folder
+from compose_sim.errors import SpecError
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
@@ -140,6 +141,9 @@ def _choose_runtime(
     if recipe.DRIVEN:
         check_driven(spec)
     engine = choose_engine(spec, host, portable=portable)
+    if engine.value == "docker" and not _is_utf8(f"{program.folder}{run_folder}"):
+        problem = f"containers cannot see {program.folder!a}, whose name is not UTF-8"
+        raise SpecError(problem, hint="rename the folder, or composesim up --engine local …")
     packages = {**recipe.PACKAGES, **needed_packages(spec.services)}
     require_no_options_of_others(spec, engine.value)
     cluster = find_cluster(engine.value)
@@ -190,6 +194,10 @@ def _choose_runtime(
     )
 
 
+def _is_utf8(path: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in path)
+
+
 def _lay_out(spec: ClusterSpec, program: Program, runtime: _Runtime) -> ClusterLayout:
     contained = runtime.contained
     return ClusterLayout(
@@ -222,7 +230,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         folder=runtime.folder,
         working_directory=program.folder,
         program=without_temporary_folder(
-            " ".join((("-m",) if program.is_module else ()) + (program.target, *program.arguments))
+            " ".join((("-m",) if program.is_module else ()) + (program.target, *map(on_one_line, program.arguments)))
         ),
         user=f"{host.user_id}:{host.group_id}",
         user_name=host.user_name,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.faults.record import FaultRecord, record_of_event
@@ -19,6 +19,7 @@ from compose_sim.core.state.state import ClusterState, Failure, Recovery, initia
 # When a line was printed is an estimate, and another one if the log is read again.
 _OF_LINES = ("log", "metric", "numbers")
 _MAX_NOTES, _LONGEST_NOTE = 40, 300
+_MAX_VERSIONS = 100
 
 
 def fold_all(plan: Plan, events: Iterable[Event]) -> ClusterState:
@@ -76,7 +77,9 @@ def _on_started(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_environment(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, versions={**event.data, **state.versions})
+    return replace(
+        state, versions=dict(islice({**state.versions, **event.data, **state.versions}.items(), _MAX_VERSIONS))
+    )
 
 
 def _on_hang(state: ClusterState, event: Event) -> ClusterState:
@@ -138,7 +141,7 @@ def _on_driver_ended(state: ClusterState, event: Event) -> ClusterState:
     meaning = state.exit_codes.get(str(code), "")
     message = str(event.data.get("reason", "")) + (f": {meaning}" if meaning else "")
     failure = raised or Failure(t=event.t, kind="signal" if code < 0 else "exit", node=DRIVER, message=message)
-    return replace(state, failures=(*state.failures, failure))
+    return state.with_failure(failure)
 
 
 def _on_driver_exception(state: ClusterState, event: Event) -> ClusterState:

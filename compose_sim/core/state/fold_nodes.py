@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state.state import GAP, ClusterState, Failure, Load, NodeState, RankState, Round, Usage
+from compose_sim.core.state.state import (
+    GAP,
+    MAX_ROUNDS,
+    ClusterState,
+    Failure,
+    Load,
+    NodeState,
+    RankState,
+    Round,
+    Usage,
+)
 
 _STOPPED = (137, 143)  # by SIGKILL or SIGTERM
 
@@ -38,7 +48,7 @@ def _on_round(state: ClusterState, event: Event) -> ClusterState:
     first = Round(generation=generation, world_size=world_size, nodes=nodes, began_at=began_at)
     round_ = replace(known, nodes=nodes, began_at=began_at) if known else first
     others = [each for each in state.rounds if each.generation != generation]
-    rounds = tuple(sorted([*others, round_], key=lambda each: each.generation))
+    rounds = tuple(sorted([*others, round_], key=lambda each: each.generation))[-MAX_ROUNDS:]
     state = replace(state, rounds=rounds, restarts=max(state.restarts, restarts))
     if state.generation is not None and generation < state.generation:
         return state
@@ -78,9 +88,7 @@ def _on_gpus(state: ClusterState, event: Event) -> ClusterState:
     message = str(event.data.get("message", ""))
     if not message:
         return state
-    return replace(
-        state, failures=(*state.failures, Failure(t=event.t, kind="start", node=event.node, message=message))
-    )
+    return state.with_failure(Failure(t=event.t, kind="start", node=event.node, message=message))
 
 
 def _on_start_failed(state: ClusterState, event: Event) -> ClusterState:
@@ -94,7 +102,7 @@ def _on_start_failed(state: ClusterState, event: Event) -> ClusterState:
         traceback=f"Try: {hint}" if hint else "",
         generation=event.generation,
     )
-    return replace(state, failures=(*state.failures, failure))
+    return state.with_failure(failure)
 
 
 def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
@@ -108,7 +116,7 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
     failure = Failure(
         t=event.t, kind="exit", node=name, message=message, generation=event.generation, injected=injected
     )
-    state = replace(state, failures=(*state.failures, failure))
+    state = state.with_failure(failure)
     return state.with_node(replace(node, phase="lost", gone_at=event.t))
 
 

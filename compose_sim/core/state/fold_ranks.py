@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from compose_sim.core.events.events import Event
-from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState, RankState, Round, is_on
+from compose_sim.core.state.state import GAP, MAX_ROUNDS, ClusterState, Failure, NodeState, RankState, Round, is_on
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
 _MAX_HALTS = 100
@@ -48,6 +48,8 @@ def _count_steps(state: ClusterState, event: Event, steps: int) -> ClusterState:
     if node is None:
         return state
     rounds = node.steps_in_rounds
+    if event.generation not in rounds and len(rounds) >= MAX_ROUNDS:
+        return state
     most = max(rounds.get(event.generation, 0), steps)
     return state.with_node(replace(state.nodes[node.name], steps_in_rounds={**rounds, event.generation: most}))
 
@@ -139,7 +141,7 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
         rank = RankState(rank=event.rank or 0, node=event.node or "") if known else None
     # A driver ends all ranks when one has failed, even the rank that raised the first exception and is about to exit.
     if rank and (not stopped or (state.driver and rank.exception)) and (signal or exit_code):
-        state = replace(state, failures=(*state.failures, _failure_of(rank, event, state.nodes.get(rank.node))))
+        state = state.with_failure(_failure_of(rank, event, state.nodes.get(rank.node)))
     return state
 
 

@@ -10,7 +10,10 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.plan.model import Plan, PlannedNode
 
-_MAX_METRICS = 1000  # names; a script may print any
+# A node may write any number of events; whatever grows with them has a limit.
+_MAX_METRICS = 1000  # names
+_MAX_FAILURES = 1000  # of one node
+MAX_ROUNDS = 1000
 
 
 GAP = "gap"  # the kind of a failure of composesim, with a part of torch that it does not support
@@ -224,6 +227,12 @@ class ClusterState:
             if len(metrics.keys() | values.keys()) <= _MAX_METRICS:
                 metrics.update(values)
         return replace(self, metrics=metrics)
+
+    def with_failure(self, failure: Failure) -> ClusterState:
+        """Return the state with one more failure; the first ones of each node are kept."""
+        if sum(each.node == failure.node for each in self.failures) >= _MAX_FAILURES:
+            return self
+        return replace(self, failures=(*self.failures, failure))
 
     def with_node(self, node: NodeState) -> ClusterState:
         """Return the state with this node in place of the one of the same name."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from compose_sim.core.compose.names import container_name
+from compose_sim.core.compose.names import container_name, project_name
 from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.core.plan.model import CONTAINER_FOLDER, Plan
 from compose_sim.core.plan.node_roles import role_command
@@ -74,7 +74,7 @@ class DockerEngine:
 
     def statuses(self, run: str | None = None) -> tuple[NodeStatus, ...]:
         """Return what the daemon knows about each labeled container, the master first, then by node number."""
-        found = daemon.labeled("containers/json", f"{RUN_LABEL}={run}" if run else RUN_LABEL)
+        found = _containers(f"{RUN_LABEL}={run}" if run else RUN_LABEL)
         statuses = [_status(container) for container in actions.inspect([each["Id"] for each in found])]
         statuses = [status for status in statuses if status.role in _CLUSTER_ROLES]
         return tuple(sorted(statuses, key=lambda each: (each.run, each.role == "node", len(each.node), each.node)))
@@ -125,10 +125,9 @@ class DockerEngine:
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the runs that still have a container, a network or a mount."""
         folders = mapped_folders.runs_with_mounts()
-        for kind in ("networks", "containers/json"):
-            for each in daemon.labeled(kind, RUN_LABEL):
-                run, folder = each["Labels"][RUN_LABEL], each["Labels"].get(_FOLDER_LABEL)
-                folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
+        for each in (*daemon.labeled("networks", RUN_LABEL), *_containers(RUN_LABEL)):
+            run, folder = each["Labels"][RUN_LABEL], each["Labels"].get(_FOLDER_LABEL)
+            folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
         return dict(sorted(folders.items()))
 
     def forget_absent_runs(self) -> None:
@@ -149,8 +148,13 @@ def _runs_with_networks() -> list[str]:
 
 def _roles(run: str) -> dict[str, str]:
     """Return the role of each container of a run, by container id."""
-    containers = daemon.labeled("containers/json", f"{RUN_LABEL}={run}")
-    return {each["Id"]: each["Labels"].get(ROLE_LABEL, "") for each in containers}
+    return {each["Id"]: each["Labels"].get(ROLE_LABEL, "") for each in _containers(f"{RUN_LABEL}={run}")}
+
+
+def _containers(label: str) -> list[dict[str, Any]]:
+    """Return the containers that composesim has started: an image that was made from a node has the labels of the node."""
+    found = daemon.labeled("containers/json", label)
+    return [each for each in found if each["Names"][0].startswith(f"/{project_name(each['Labels'][RUN_LABEL])}-")]
 
 
 def _status(container: dict[str, Any]) -> NodeStatus:

@@ -5,10 +5,12 @@ Only the helper has NET_ADMIN; nodes never do. It runs the programs of this mach
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+from compose_sim.core.compose.names import project_name
 from compose_sim.core.network.links import parse_link
 from compose_sim.core.network.node_network import (
     PROBE,
@@ -87,7 +89,9 @@ class Networks:
     def _apply_to(self, node: str, container: str, start: str, script: str) -> None:
         self._applied.pop(node, None)  # a script that fails may have been applied in part
         try:
-            run_helper(script, "--network", f"container:{container}", "--label", f"composesim.run={self._plan.run}")
+            run = self._plan.run
+            flags = ("--label", f"composesim.run={run}", "--name", f"{project_name(run)}-helper-{secrets.token_hex(4)}")
+            run_helper(script, "--network", f"container:{container}", *flags)
         except CommandError as error:
             if not self._is_running(node, start):
                 return  # it has just exited, and the next start gets a new network

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import select
 import socket
-import sys
+import stat
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
+from compose_sim.core.events.events import printable
 from compose_sim.core.faults.kind import AgentCommand
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import initial_state, speaks_for_another
 from compose_sim.core.verdict.hang import Breakpoint, breakpoint_after
+from compose_sim.engine.loopback import is_own_peer
 from compose_sim.engine.run_folder.control_requests import AgentCommands
 from compose_sim.engine.run_folder.event_tail import EventTail, poll_interval
 from compose_sim.engine.run_folder.folder import RunFolder, try_read_plan
@@ -25,7 +27,7 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import EngineError
 
 _CHUNK = 65536
-_ESTABLISHED = "01"  # a state in /proc/net/tcp
+_SOCKET = re.compile(r"[\w.-]{1,255}")
 
 
 class BreakpointWatch:
@@ -122,32 +124,6 @@ def relay_editor(connection: socket.socket, listener: socket.socket) -> None:
                 others[each].sendall(data)
 
 
-def is_own_peer(connection: socket.socket) -> bool:
-    """Return whether the other end of an IPv4 connection on loopback is a process of this user or of root."""
-    here, there = connection.getsockname(), connection.getpeername()
-    table = Path("/proc/net/tcp")
-    if table.exists():
-        ends = f"{_as_in_table(there)} {_as_in_table(here)}"
-        rows = (line.split() for line in table.read_text().splitlines()[1:])
-        # Only an established connection is sure to show the user of the socket.
-        users = (int(row[7]) for row in rows if f"{row[1]} {row[2]}" == ends and row[3] == _ESTABLISHED)
-        return next(users, None) in (os.geteuid(), 0)
-    import psutil
-
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.uids().effective == os.geteuid() and any(
-                (each.laddr, each.raddr) == (there, here) for each in process.net_connections("tcp4")
-            ):
-                return True
-    return False
-
-
-def _as_in_table(address: tuple[str, int]) -> str:
-    """Return an address as /proc/net/tcp prints it: a number in the byte order of this machine, in hexadecimal digits."""
-    return f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
-
-
 def relay_typed(connection: socket.socket, write: Callable[[str], None], read_line: Callable[[str], str]) -> None:
     """Relay between a person, whose lines `read_line` edits after a prompt, and a debugger until it closes the connection."""
     output = b""
@@ -160,7 +136,7 @@ def relay_typed(connection: socket.socket, write: Callable[[str], None], read_li
         output = b""
         if prompt:  # a prompt is a line without a newline
             try:
-                connection.sendall(read_line(prompt).encode() + b"\n")
+                connection.sendall(read_line(printable(prompt)).encode() + b"\n")
             except EOFError:
                 connection.shutdown(socket.SHUT_WR)
             except OSError:  # the rank has ended meanwhile
@@ -216,6 +192,11 @@ def _connect(folder: Path, stop: Breakpoint) -> socket.socket | None:
     connection, files = socket.socket(socket.AF_UNIX), SafeFolder(folder)
     try:
         with files.opened(f"{folder_of(files, stop.node)}debug") as descriptor:
+            # A script may have written the name.
+            if not _SOCKET.fullmatch(stop.socket) or not stat.S_ISSOCK(
+                os.stat(stop.socket, dir_fd=descriptor, follow_symlinks=False).st_mode
+            ):
+                raise FileNotFoundError(stop.socket)
             connection.connect(f"/proc/self/fd/{descriptor}/{stop.socket}")
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()

@@ -7,6 +7,7 @@ supervisor import the rest of composesim. While the engine does not respond, it 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.node.shared.process import ALIVE
 
 if TYPE_CHECKING:
     from compose_sim.engine.run_folder.folder import RunFolder
+    from compose_sim.engine.run_folder.safe_files import SafeFolder
 
 _RELEASED = b"released\n"
 _CHECK_EVERY_S = 1.0  # a docker client that was killed may have left the daemon with containers to create
@@ -31,12 +34,14 @@ _NOTE = "composesim ended without cleaning up; the supervisor removed the run"
 class Supervisor:
     """A run's supervisor, as composesim sees it."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    def __init__(self, process: subprocess.Popen[bytes], files: SafeFolder, alive: int) -> None:
+        self.process, self._files, self._alive = process, files, alive
 
     def release(self) -> None:
-        """Have the supervisor leave the run alone, because it has been cleaned up. May be called more than once."""
+        """Have the supervisor leave the run alone, because its nodes are gone or kept. May be called more than once."""
         if self.process.returncode is None:
+            self._files.remove(ALIVE)
+            os.close(self._alive)
             with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
                 self.process.communicate(_RELEASED)
 
@@ -44,6 +49,7 @@ class Supervisor:
         """Have the supervisor remove what is left of the run, unless it was released."""
         if self.process.returncode is None and self.process.stdin:
             self.process.stdin.close()
+            os.close(self._alive)
             _at_work.append(self)
 
 
@@ -56,6 +62,10 @@ def start_supervisor(engine_name: str, run: str, folder: Path) -> Supervisor:
 
     files = SafeFolder(folder)
     files.replace("supervisor.log", "")
+    files.replace(ALIVE, "", mode=0o644)
+    # This process and the supervisor hold the lock together. When both are gone, nodes end by themselves.
+    alive = files.open_file(ALIVE, os.O_RDWR)
+    fcntl.flock(alive, fcntl.LOCK_EX)
     with os.fdopen(files.open_file("supervisor.log", os.O_WRONLY | os.O_APPEND), "a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "compose_sim.engine.lifetime.supervisor", engine_name, run, str(folder.resolve())],
@@ -63,9 +73,10 @@ def start_supervisor(engine_name: str, run: str, folder: Path) -> Supervisor:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
+            pass_fds=(alive,),
             start_new_session=True,
         )
-    return Supervisor(process)
+    return Supervisor(process, files, alive)
 
 
 def main() -> None:
@@ -90,7 +101,7 @@ def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
     while time.monotonic() < deadline:
         is_ours = is_ours or _claim(folder)
         try:
-            found = is_ours and _remove(engine_name, run)
+            found = is_ours and _remove(engine_name, run, path)
             pause_s = _CHECK_EVERY_S
         except (ComposesimError, OSError) as error:
             found, pause_s = True, min(1.5 * pause_s, _LONGEST_PAUSE_S)
@@ -115,15 +126,18 @@ def _claim(folder: RunFolder) -> bool:
     return True
 
 
-def _remove(engine_name: str, run: str) -> bool:
-    """Remove the run; return whether there was anything of it."""
+def _remove(engine_name: str, run: str, folder: Path) -> bool:
+    """Remove the run; return whether there was anything of it. Another project may have begun a run of the same name."""
+    from compose_sim.engine.host.run_names import claimed_name
     from compose_sim.engine.registry import make_engine
 
     engine = make_engine(engine_name)
-    if run not in engine.remaining_runs():
+    remaining = engine.remaining_runs()
+    if run not in remaining or (remaining[run] and Path(remaining[run]).resolve() != folder):
         return False
     logging.info("removing what is left of run '%s'", run)
-    engine.remove(run)
+    with claimed_name(engine_name, run):
+        engine.remove(run)
     return True
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path, PurePath
 
 from compose_sim.core.events.events import Event, parse_file_event, parse_metric, printable
@@ -26,6 +28,7 @@ _BYTES_OF_LINE = 400  # what a line costs in addition to its text
 _MAX_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at the end
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
+_MAX_ROUNDS = 10_000  # of one log
 _BETWEEN_SIZES_S, _MAX_SIZES = 1.0, 10_000  # of a log, that its node notes
 _Sizes = deque[tuple[int, float, float]]  # size, and when the log had it first and last
 
@@ -118,7 +121,7 @@ class EventTail:
         self._event_tails: dict[str, FileTail] = {}
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
-        self._rounds: dict[str, list[tuple[int, int]]] = {}  # log's stem -> (offset, generation), sorted
+        self._rounds: dict[str, dict[int, int]] = {}  # log's stem -> generation -> offset
         self._sizes: dict[str, _Sizes] = {}  # by the log's stem
 
     def poll(self) -> list[Event]:
@@ -177,7 +180,8 @@ class EventTail:
             )
             events.append(Event(t=events[-1].t, kind="note", data={"message": note}))
         for stem, lines in printed:
-            found = _log_events(stem, lines, self._rounds.get(stem, []), self._sizes.get(stem) or deque(), now)
+            rounds = sorted((begins_at, each) for each, begins_at in self._rounds.get(stem, {}).items())
+            found = _log_events(stem, lines, rounds, self._sizes.get(stem) or deque(), now)
             for event in found:
                 events.append(event)
                 if self._numbers and (numbers := _numbers_in(event)):
@@ -193,9 +197,9 @@ class EventTail:
         for event in events:
             if event.kind == "rendezvous" and event.generation is not None:
                 for rank, begins_at in (event.data.get("logs") or {}).items():
-                    rounds = self._rounds.setdefault(f"{event.node}.{rank}", [])
-                    rounds.append((int(begins_at), event.generation))
-                    rounds.sort()
+                    rounds = self._rounds.setdefault(f"{event.node}.{rank}", {})
+                    if event.generation in rounds or len(rounds) < _MAX_ROUNDS:
+                        rounds[event.generation] = int(begins_at)
 
     def _note_sizes(self, events: list[Event]) -> None:
         for event in events if self._logs else ():
@@ -248,7 +252,8 @@ def _log_events(
     for begins_at, line in lines:
         line, t = printable(line), _noted(sizes, begins_at, now)
         # If two rounds begin at the same offset, nothing was printed in the earlier one.
-        generation = next((each for first, each in reversed(rounds) if first <= begins_at), None)
+        at = bisect_right(rounds, begins_at, key=itemgetter(0))
+        generation = rounds[at - 1][1] if at else None
         yield Event(t=t, kind="log", node=node, rank=rank, generation=generation, data={"line": line})
 
 

@@ -293,10 +293,10 @@ def try_read_plan(folder: str) -> Plan | None:
         return None
 
 
-def last_event(folder: Path, node: str, kind: str) -> Mapping[str, Any]:
-    """Return the data of the latest event of a kind in a node's file; empty if there is none."""
+def last_event(folder: Path, node: str, kind: str, *, file: str = "") -> Mapping[str, Any]:
+    """Return the data of the latest event of a kind in a node's file, or in another file; empty if there is none."""
     try:
-        lines = SafeFolder(folder).read_text(f"events/{node}.jsonl").splitlines()
+        lines = SafeFolder(folder).read_text(file or f"events/{node}.jsonl").splitlines()
     except (OSError, UnsafeFileError):
         return {}
     events = (parse_event(line) for line in reversed(lines))

@@ -5,17 +5,19 @@ One loop handles all events: messages from the master, the start, output and end
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import signal
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Callable
 
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import HEARTBEAT_SECONDS, Message
-from ..shared.process import STOP_NOTE, is_on_cluster
+from ..shared.process import ALIVE, STOP_NOTE, is_on_cluster
 from ..shared.rank_logs import RankLogs
 from . import usage
 from .faults.command_runner import CommandRunner
@@ -24,6 +26,7 @@ from .master_client import MasterClient
 from .stalls.stall_detector import StallDetector
 
 STOPPED = 128 + signal.SIGTERM
+_GONE_AFTER = 10  # checks
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,31 @@ class Node:
     stall_seconds: float
 
 
+class Owners:
+    """Tells whether composesim and the supervisor of this run have both ended, and nobody will remove its nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / ALIVE
+        self._were_seen, self._free = False, 0
+
+    def are_gone(self) -> bool:
+        """Return whether nobody has held the lock for some checks, of one a second. Not every file system shows locks."""
+        try:
+            file = os.open(self._file, os.O_RDONLY)
+        except OSError:  # the run is over, or was rendered
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._free += self._were_seen
+        except BlockingIOError:
+            self._were_seen, self._free = True, 0
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return self._free >= _GONE_AFTER
+
+
 class Agent:
     """One node of one run; it is the `listener` of the master client."""
 
@@ -50,6 +78,7 @@ class Agent:
         self._logs, self._selector, self._log = logs, selector, log
         self._stalls = StallDetector(node.stall_seconds)
         self._commands = CommandRunner(node.events, contained=node.contained)
+        self._owners = Owners(node.events.folder)
         self._limits = ContainerLimits(contained=node.contained)
         self._round: Message = {}
         self._ranks: list[RankProcess] = []
@@ -291,6 +320,9 @@ class Agent:
 
     def _heartbeat(self) -> None:
         self._master.send({"type": "heartbeat"})
+        if self._owners.are_gone():
+            self._stop_and(partial(self._leave, STOPPED), "stopping: composesim and its supervisor have ended")
+            self._leaving = True
         for rank in self._ranks:
             if rank.ended:  # notice when the last child has ended
                 rank.signal(0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NewType
 
 KINDS: dict[str, type[Record]] = {}  # every record type, by the name of its kind
 
+Moment = NewType("Moment", float)  # in Unix seconds; no other number is read
 Place = tuple[str, int]  # file and line in the user's code
 Shape = tuple[int, ...]
 
@@ -27,7 +28,7 @@ class Record:
 
     rank: int = field(default=0, init=False)
     index: int = field(default=0, init=False)  # the position among all records of the rank
-    t: float = field(default=0.0, init=False)  # when it was written, in Unix seconds
+    t: Moment = field(default=Moment(0.0), init=False)  # when it was written
 
     def __init_subclass__(cls) -> None:
         cls.kind = _NEXT_WORD.sub("-", cls.__name__).lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .record import Record
+from .record import Moment, Record
 
 
 class Activity(NamedTuple):
@@ -32,6 +32,6 @@ class StepTimes(Record):
     """An optimizer has stepped: what the rank did until then; a long run leaves out some."""
 
     step: int
-    began: float  # Unix seconds
+    began: Moment
     work: tuple[Activity, ...] = ()
     waits: tuple[Wait, ...] = ()

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+ALIVE = "control/alive"  # a file in the run's folder, which composesim and the supervisor of the run lock
 # Exists in the folder of a run on a cluster once composesim sends SIGTERM to nodes; else the cluster has sent it.
 STOP_NOTE = "control/stop"
 _PR_SET_PDEATHSIG = 1

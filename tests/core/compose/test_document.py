@@ -74,8 +74,8 @@ def the_plan(case: str) -> Plan:
     return a_plan(a_host(gpus=inventory), **spec)
 
 
-def document(plan: Plan) -> str:
-    return render_document(plan, loader=jinja2.FileSystemLoader(ROOT), folder="/home/ada/project/.composesim/runs/demo")
+def document(plan: Plan, *, folder: str = "/home/ada/project/.composesim/runs/demo", **options: Any) -> str:
+    return render_document(plan, loader=jinja2.FileSystemLoader(ROOT), folder=folder, **options)
 
 
 @pytest.mark.parametrize("case", CASES)

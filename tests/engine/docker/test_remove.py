@@ -26,7 +26,8 @@ def test_everything_of_a_run_is_removed_at_once_and_nothing_of_another(
     labels = ("--label", f"composesim.run={run}", "--label", "composesim.role=node")
     for state in ("create", "run"):
         flags = ("--detach",) if state == "run" else ()
-        docker(state, *flags, "--network", run, *labels, "composesim-test-base:1", "sleep", "600")
+        named = ("--name", f"composesim-{run}-{state}-1")
+        docker(state, *flags, *named, "--network", run, *labels, "composesim-test-base:1", "sleep", "600")
     calls, command = tmp_path / "calls", tmp_path / "docker"
     command.write_text(f"#!/bin/sh\necho $1 >> {calls}\nexit 1\n")
     command.chmod(0o755)
@@ -42,3 +43,17 @@ def test_everything_of_a_run_is_removed_at_once_and_nothing_of_another(
         DockerEngine().remove(run)  # nothing is left of it, which is no error
     finally:
         docker("network", "rm", other)
+
+
+def test_a_container_with_the_labels_of_a_node_that_composesim_did_not_start_is_left_alone() -> None:
+    """An image that `docker commit` makes of a node has them, and so has each container of that image."""
+    run = f"commit-{secrets.token_hex(4)}"
+    labels = ("--label", f"composesim.run={run}", "--label", "composesim.role=node")
+    (container,) = docker("create", *labels, "composesim-test-base:1", "sleep", "600")
+
+    try:
+        assert run not in DockerEngine().remaining_runs()
+        DockerEngine().remove(run)
+        assert docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label=composesim.run={run}") == [container]
+    finally:
+        docker("rm", container)

@@ -16,6 +16,7 @@ from compose_sim.engine.lifetime.orphans import remove_crashed
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.node.agent.agent import Owners
 from tests.builders import ROOT
 from tests.contract.bench import DEAF, WAITS, Bench, until
 
@@ -140,3 +141,18 @@ def catches(pid: int, number: signal.Signals) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
     return bool(mask >> (number - 1) & 1)
+
+
+def test_nodes_end_by_themselves_if_composesim_and_the_supervisor_were_killed(
+    owner: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    run, supervisor = started(owner)
+    owners = Owners(runs_folder(tmp_path) / run)
+    assert not owners.are_gone()
+
+    os.kill(supervisor, signal.SIGKILL)
+    owner.kill()
+    owner.wait()
+
+    until(owners.are_gone)
+    LocalEngine().remove(run)

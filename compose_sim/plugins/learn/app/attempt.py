@@ -19,7 +19,7 @@ from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.run_folder.record import read_case
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
-from compose_sim.plugins.learn.app.course_folder import SCRIPT, LessonFolder
+from compose_sim.plugins.learn.app.course_folder import SCRIPT, TEMPLATES, LessonFolder
 from compose_sim.plugins.learn.core.lesson import Lesson
 from compose_sim.plugins.learn.core.outcome import Evidence, Finding, Outcome, conclude, judge_attempt
 from compose_sim.plugins.learn.core.pictures import draw
@@ -56,6 +56,8 @@ def attempt(
     if wrong := _syntax_error(folder / SCRIPT, f"{lesson.name}/{SCRIPT}"):
         return _without_run(wrong)
     session = Session(_request(lesson, project, engine))
+    for lessons in {lesson.path.parent, TEMPLATES / "course" / "lessons"}:  # which hold solutions
+        session.hide(lessons)
     report = _run(lesson.lesson, session, listener or QuietListener())
     case = read_case(session.folder.path, report)
     evidence = Evidence(report=report, observed=case.observed, folder=str(project))
