@@ -88,12 +88,39 @@ def _with_equal_rows(
 def _reductions(nth: int, steps: Mapping[int, SketchedStep], count: int) -> list[Reduction]:
     rows_of: dict[Ranks, list[int]] = {}
     for row in range(count):
-        ranks = [rank for rank, step in steps.items() if is_known(step, row)]
+        ranks = [rank for rank, step in steps.items() if is_known(step, row) or _gave_nothing(step, row)]
         for group in alike({rank: steps[rank].used[row] or () for rank in ranks}):
-            owns = alike({rank: steps[rank].own[row] or () for rank in group})
+            group = _members(group, row, steps)
+            owns = alike({rank: _own(steps[rank], [row]) for rank in group})
             if len(group) > 1 and len(owns) > 1 and norm(steps[group[0]].used[row] or ()):
                 rows_of.setdefault(group, []).append(row)
     return [_reduction(nth, ranks, rows, steps) for ranks, rows in sorted(rows_of.items())]
+
+
+def _gave_nothing(step: SketchedStep, row: int) -> bool:
+    """Return whether a rank used a gradient of a parameter that its own backward pass, which computed others, did not reach."""
+    if not step.backwards or row >= min(len(step.own), len(step.used)):
+        return False
+    used = step.used[row]
+    return step.own[row] is None and used is not None and all(map(isfinite, used)) and any(map(bool, step.own))
+
+
+def _members(ranks: Ranks, row: int, steps: Mapping[int, SketchedStep]) -> Ranks:
+    """
+    Return the ranks whose gradients of a parameter were reduced, of those that used the same result.
+
+    A rank that computed none contributed zero if the result is the mean over all ranks; otherwise it may only have received it.
+    """
+    average = mean([_own(steps[rank], [row]) for rank in ranks])
+    times = factor(steps[ranks[0]].used[row] or (), average)
+    if times is not None and abs(times - 1) < ROUNDING_16_BIT:
+        return ranks
+    return tuple(rank for rank in ranks if is_known(steps[rank], row))
+
+
+def _own(step: SketchedStep, rows: Iterable[int]) -> Vector:
+    """Return what a rank computed of these parameters; zero where it computed nothing."""
+    return list(chain.from_iterable(step.own[row] or [0.0] * len(step.used[row] or ()) for row in rows))
 
 
 def is_known(step: SketchedStep, row: int) -> bool:
@@ -106,7 +133,7 @@ def is_known(step: SketchedStep, row: int) -> bool:
 
 def _reduction(nth: int, ranks: Ranks, rows: Sequence[int], steps: Mapping[int, SketchedStep]) -> Reduction:
     used = joined(steps[ranks[0]].used, rows)
-    owns = [joined(steps[rank].own, rows) for rank in ranks]
+    owns = [_own(steps[rank], rows) for rank in ranks]
     proportional = factor(used, mean(owns))
     return Reduction(
         nth=nth,

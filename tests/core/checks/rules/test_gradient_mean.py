@@ -261,3 +261,39 @@ def test_a_loss_over_detached_copies_warns_if_most_steps_have_one(times: int, st
     right = {rank: steps(rank, lambda _, owns: mean(owns)) for rank in range(2)}
 
     assert gradient_mean.judge(case({rank: [*mine, *lost] for rank, mine in right.items()})).status == status
+
+
+def in_branches(reduced: Callable[[Sequence[Vector]], Vector]) -> Result:
+    """Judge four ranks of which only the even ones reach the second parameter; `reduced` takes what they computed of it."""
+    found: dict[int, list[Record]] = {}
+    for rank in range(4):
+        mine: list[Record] = [SketchedTensors(0, ROWS)]
+        for nth in range(1, 6):
+            everywhere, even = [own(each, nth) for each in range(4)], [own(each, nth, 1) for each in (0, 2)]
+            values: dict[str, Any] = {
+                "before": WEIGHTS,
+                "after": WEIGHTS,
+                "backwards": 1,
+                "mean_times": 1.0,
+                "type": "SGD",
+            }
+            reached = own(rank, nth, 1) if rank % 2 == 0 else None
+            used = (mean(everywhere), reduced(even))
+            mine.append(SketchedStep(0, nth, own=(own(rank, nth), reached), used=used, at=AT, **values))
+        found[rank] = mine
+    return gradient_mean.judge(case(found))
+
+
+def test_a_rank_that_did_not_reach_a_parameter_contributes_zero_to_the_mean() -> None:
+    result = in_branches(lambda even: mean(even, 0.5))
+
+    assert result.status == "passed"
+    assert "the mean" in result.detail
+
+
+def test_a_gradient_that_other_ranks_only_received_is_the_mean_of_those_who_computed_it() -> None:
+    assert in_branches(mean).status == "passed"
+
+
+def test_a_sum_over_the_ranks_that_reached_a_parameter_fails() -> None:
+    assert in_branches(lambda even: mean(even, 2)).status == "failed"
