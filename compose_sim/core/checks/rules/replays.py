@@ -111,7 +111,7 @@ def why_not(case: Case) -> str:
     if not steps:
         return case.why_no_single or _why_it_ended(case)
     if not comparable(steps) and not why_not_joined(case.single):
-        return "gradients are zero or not finite"
+        return "gradients are zero, only rounding, or not finite"
     return ""
 
 

@@ -20,6 +20,7 @@ Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's
 _FLOORS = {"float32": 1e-3, "tf32": 1e-2, "low": 1e-1}
 _NONE_FLAT: Mapping[int, shards.FlatPart] = {}
 _VANISHED = 1e-5  # relative to the largest gradient so far: a gradient below this is only rounding
+_NOISE = 1e-6  # relative to the parameters: a gradient below this is what is left of terms that cancel out
 
 
 class GradientComparison(NamedTuple):
@@ -149,6 +150,12 @@ def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: 
         norm=norm if finite else None,
         vanished=norm <= _VANISHED * largest,
     )
+
+
+def least_to_compare(parameters: Gradients) -> float:
+    """Return the norm of the smallest gradient, as `largest` of `compare`, beside which others are not only rounding."""
+    squares = (float(each.detach().float().square().sum()) for each in parameters if each is not None)
+    return _NOISE / _VANISHED * math.sqrt(sum(squares))
 
 
 def add(sums: Gradients, more: Gradients, share: float) -> Gradients:

@@ -26,6 +26,7 @@ from .gradients import (
     add,
     compare,
     gradients_of,
+    least_to_compare,
     only,
     parameters_of,
     put,
@@ -230,6 +231,7 @@ class Replayer:
             if len(sums["ranks"]) < len(self.record):
                 return None
             ours = sums["sum"]
+        self._largest = self._largest or least_to_compare(recorded["after"])
         compared = compare(ours, recorded["gradients"], largest=self._largest, precision=precision)
         self._largest = max(self._largest, compared.norm or 0.0)
         return compared

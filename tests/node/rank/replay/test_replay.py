@@ -236,3 +236,12 @@ def test_one_rank_repeats_the_steps_of_two(cluster: Callable[..., Cluster], tmp_
     assert all((step.difference or 0.0) < 1e-5 and step.why_not == "" for step in steps)
     assert steps[0].settings[0]["lr"] == 0.1
     assert {step.recorded_settings[0]["lr"] for step in steps} == {0.2}
+
+
+def test_a_gradient_that_is_tiny_beside_the_parameters_is_rounding() -> None:
+    least = gradients.least_to_compare([torch.full((4,), 5.0), None])
+    noise, other = [torch.full((4,), 1e-7)], [torch.full((4,), -2e-7)]
+    small, near = [torch.full((4,), 1e-4)], [torch.full((4,), 2e-4)]
+
+    assert gradients.compare(noise, other, largest=least, precision="float32").vanished
+    assert not gradients.compare(small, near, largest=least, precision="float32").vanished
