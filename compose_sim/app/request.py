@@ -18,7 +18,7 @@ from compose_sim import assets
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.capacity import fit, plan_of_size
 from compose_sim.core.plan.model import HIDDEN, Choice, Mount, Plan, Program, portable_program
-from compose_sim.core.plan.mounts import is_private, why_dangerous
+from compose_sim.core.plan.mounts import CONTAINS_HOME, is_private, why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.recipes import Recipe
 from compose_sim.core.plan.services import needed_packages
@@ -169,6 +169,9 @@ class Request:
     job_file: JobFile | None = None  # the job of a cluster that was read in place of a spec file
     scalable: frozenset[str] = frozenset()  # keys of the spec that come from it, and may be lowered to fit this machine
     command: tuple[str, ...] = ()  # the words after `composesim` that made it, for `rerun`
+    allow_mount: tuple[str, ...] = ()  # sources of mounts that are refused otherwise
+    has_typed_script: bool = False  # not one that the project's settings name
+    hidden: tuple[str, ...] = ()  # folders of this machine, without links, that nodes do not see if they are containers
     label: str = ""  # what reports show as the program, if not the command line
 
     def with_spec(self, **changes: Any) -> Request:
@@ -204,10 +207,23 @@ class Request:
             isolates=self.isolates,
         )
         plan = plan_of_size(spec, plan_of)
+        if plan.engine == "docker" and not portable:
+            self._check_folders_of(program)
         plan = replace(plan, choices=(*plan.choices, *lowered))
         if os.geteuid() == 0 and plan.user_ids[0] and plan.engine != "docker":
             plan = replace(plan, user="0:0", user_name="root")  # plain processes of root are root's in any project
         return (replace(plan, program=self.label) if self.label else plan), host
+
+    def _check_folders_of(self, program: Program) -> None:
+        """Judge the folders outside the project that nodes would see because of the script, like any mount."""
+        typed = str(Path(os.path.abspath(self.folder / program.target)).parent) if self.has_typed_script else ""
+        for mount in program.mounts[1:]:
+            danger = _danger_of(Path(mount.source), self.folder, allowed=self.allow_mount)
+            if danger and not (mount.source == typed and danger == CONTAINS_HOME) and Path(mount.source).is_dir():
+                raise SpecError(
+                    f"nodes would see '{mount.source}', where '{program.target}' is, and which {danger}",
+                    hint=f"copy the script into the project, or allow it: --allow-mount {mount.source}",
+                )
 
 
 def _fitted(spec: ClusterSpec, keys: frozenset[str], host: Host) -> tuple[ClusterSpec, tuple[Choice, ...]]:
@@ -261,14 +277,7 @@ def read_request(
     spec = make_spec({**values, **(defaults or {})}, given)
     if spec.script:  # Python imports modules beside it, and beside what a link leads to
         script = folder / spec.script
-        beside = script.resolve().parent
-        check_project(Path(os.path.abspath(script.parent)), script, beside)
-        is_link = Path(os.path.abspath(script)) != script.resolve() and not beside.is_relative_to(folder.resolve())
-        if is_link and (danger := _danger_of(beside, folder, allowed=allow_mount)):
-            raise SpecError(
-                f"'{spec.script}' leads to '{script.resolve()}', and nodes would see '{beside}', which {danger}",
-                hint=f"copy the script into the project, or allow it: --allow-mount {beside}",
-            )
+        check_project(Path(os.path.abspath(script.parent)), script, script.resolve().parent)
     env_files: dict[str, str] = {}
     for name in spec.env_file:
         if not (folder / name).is_file():
@@ -286,6 +295,8 @@ def read_request(
         env_files=env_files,
         remarks=(remark,) if remark else (),
         job_file=job,
+        allow_mount=tuple(allow_mount),
+        has_typed_script=bool(given.get("script")),
         scalable=frozenset(job.values).difference(given, defaults or {}) if job else frozenset(),
     )
 
@@ -329,6 +340,7 @@ def _danger_of(source: Path, folder: Path, *, allowed: Collection[str]) -> str:
     homes = {user.pw_dir for user in pwd.getpwall() if user.pw_uid == 0 or user.pw_uid >= _FIRST_PERSON}
     with suppress(RuntimeError):  # this user has no home
         homes.add(str(Path.home()))
+    homes |= {os.path.realpath(home) for home in homes}
     is_allowed = real in {os.path.realpath(folder / Path(path).expanduser()) for path in allowed}
     return "" if is_allowed else why_dangerous(real, homes=homes)
 

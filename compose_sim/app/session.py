@@ -70,7 +70,6 @@ class Session:
         self._engine = engine
         self._environment: dict[str, str] = {}
         self._mounts: tuple[Mount, ...] = ()
-        self._hidden: tuple[str, ...] = ()
         self._supervisor: Supervisor | None = None
         self.plan: Plan
         self.host: Host
@@ -109,11 +108,6 @@ class Session:
         self._mounts += (mount,)
         self.plan = self.plan.with_mounts(mount)
         return mount.target
-
-    def hide(self, folder: Path) -> None:
-        """Do not let nodes see a folder of this machine, if they are containers."""
-        self._hidden += (os.path.realpath(folder),)
-        self.plan = self._with_covers(self.plan)
 
     def run(self, listener: Listener) -> Report:
         """
@@ -173,7 +167,9 @@ class Session:
         if plan.engine != "docker":
             return plan
         real = [replace(mount, source=os.path.realpath(mount.source)) for mount in plan.mounts]
-        return replace(plan, mounts=(*plan.mounts, *(each for path in self._hidden for each in covers_of(real, path))))
+        return replace(
+            plan, mounts=(*plan.mounts, *(each for path in self.request.hidden for each in covers_of(real, path)))
+        )
 
     def _lay_out(self) -> None:
         if self.engine.statuses(self.name):

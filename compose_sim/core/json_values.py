@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
-_MAX_NUMBER = 1 << 63  # a larger number cannot be formatted as a float
+_MAX_NUMBER = 1 << 64  # a larger number cannot be formatted as a float
 _UNIONS = (UnionType, Union)  # `Literal[…] | None` is of the second kind
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be printed
 _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {

@@ -9,30 +9,47 @@ from contextlib import suppress
 from pathlib import Path
 
 _ESTABLISHED = "01"  # a state in /proc/net/tcp
+_MAPPED = (
+    f"{0:016X}{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"  # of an IPv4 address, in /proc/net/tcp6
+)
 
 
 def is_own_peer(connection: socket.socket) -> bool:
-    """Return whether the other end of an IPv4 connection on loopback is a process of this user or of root."""
+    """
+    Return whether the other end of an IPv4 connection on loopback is a process of this user or of root.
+
+    For root, the user who called `sudo` counts too. Return False if the end is not known.
+    """
     try:
         here, there = connection.getsockname(), connection.getpeername()
-    except OSError:  # it has ended
+        users = _users_in_table(there, here) if Path("/proc/net/tcp").exists() else _users_by_process(there, here)
+    except OSError:  # it has ended, or there are no descriptors left
         return False
-    table = Path("/proc/net/tcp")
-    if table.exists():
-        ends = f"{_as_in_table(there)} {_as_in_table(here)}"
-        rows = (line.split() for line in table.read_text().splitlines()[1:])
-        # Only an established connection is sure to show the user of the socket.
-        users = (int(row[7]) for row in rows if f"{row[1]} {row[2]}" == ends and row[3] == _ESTABLISHED)
-        return next(users, None) in (os.geteuid(), 0)
+    caller = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
+    return bool(users & {os.geteuid(), 0, int(caller) if caller.isdecimal() else 0})
+
+
+def _users_in_table(one: tuple[str, int], other: tuple[str, int]) -> set[int]:
+    """Return the user of the socket with these ends; a client may use an IPv6 socket for IPv4."""
+    for table, prefix in (("tcp", ""), ("tcp6", _MAPPED)):
+        ends = f"{prefix}{_as_in_table(one)} {prefix}{_as_in_table(other)}"
+        with suppress(FileNotFoundError):
+            rows = (line.split() for line in Path("/proc/net", table).read_text().splitlines()[1:])
+            # Only an established connection is sure to show the user of the socket.
+            found = {int(row[7]) for row in rows if f"{row[1]} {row[2]}" == ends and row[3] == _ESTABLISHED}
+            if found:
+                return found
+    return set()
+
+
+def _users_by_process(one: tuple[str, int], other: tuple[str, int]) -> set[int]:
     import psutil
 
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.uids().effective == os.geteuid() and any(
-                (each.laddr, each.raddr) == (there, here) for each in process.net_connections("tcp4")
-            ):
-                return True
-    return False
+            if any((each.laddr, each.raddr) == (one, other) for each in process.net_connections("tcp")):
+                return {process.uids().effective}
+    return set()
 
 
 def _as_in_table(address: tuple[str, int]) -> str:

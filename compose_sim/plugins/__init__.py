@@ -3,12 +3,12 @@ Optional features, each in a folder `plugins/NAME/`.
 
 A plug-in holds its code by layer, as the package does (`core/`, `engine/`, `app/`, `cli/`, `node/`), its `templates/`, and in
 `__init__.py` the table ENTRY_POINTS: group -> name -> "module:attribute". Its tests are in tests/plugins/NAME, its pages in
-docs/plugins/NAME. Without these three folders, all the rest works as before (`make without PLUGIN=NAME`).
-Another distribution registers the same groups and names in its metadata, as `[project.entry-points."composesim.recipes"]`.
+docs/plugins/NAME. Without these three folders, and after `make docs`, the rest works as before (`make without PLUGIN=NAME`).
+Another distribution registers the first five groups in its metadata, as `[project.entry-points."composesim.recipes"]`.
 
 Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
-`composesim.recipes`, `composesim.services` (a Service), `composesim.checks` (a ScriptCheck), `composesim.faults` (a FaultKind),
-those that `core/request/job_files.py` describes, and only in this folder `composesim.roles` and `composesim.observers` (modules of
+`composesim.recipes`, `composesim.services` (a Service), `composesim.checks` (a ScriptCheck), `composesim.faults` (a FaultKind), and
+only in this folder those that `core/request/job_files.py` describes, `composesim.roles` and `composesim.observers` (modules of
 `node/`, which run inside nodes, see `node/shared/plug_ins.py`), `composesim.timelines` (recipe -> what reads the timeline of its
 framework), `composesim.engines` (a class; SUMMARIES says how it runs nodes, and PROGRAMS names the program that this machine needs),
 and for such an engine `composesim.clusters` (see `find_cluster` in `core/plan/defaults.py`) and `composesim.options` (a model with

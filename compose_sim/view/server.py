@@ -78,6 +78,7 @@ class ViewServer(ThreadingHTTPServer):
     def __init__(self, folder: RunFolder, port: int = 0, *, read_only: bool = False) -> None:
         """Listen on a port; 0 chooses a free one. If `read_only`, actions are refused."""
         self.folder, self.token, self.read_only = folder, secrets.token_urlsafe(24), read_only
+        self._opens_once = f"/open/{secrets.token_urlsafe(24)}"
         self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -93,6 +94,14 @@ class ViewServer(ThreadingHTTPServer):
         except OSError:  # it has ended, or there is no descriptor left
             return False
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread."""
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._free.release()
+            self.shutdown_request(request)
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection, which then makes room for another one."""
         try:
@@ -102,6 +111,17 @@ class ViewServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: a page that fails must not disturb the run."""
+
+    @property
+    def address_to_open(self) -> str:
+        """The address for a browser, whose arguments all users can read: it leads to `address` once, and only this user."""
+        return f"http://127.0.0.1:{self.server_port}{self._opens_once}"
+
+    def takes_first(self, path: str) -> bool:
+        """Return whether a path is that of `address_to_open`, which is not used a second time."""
+        is_it = hmac.compare_digest(path.encode(), self._opens_once.encode())
+        self._opens_once = "" if is_it else self._opens_once
+        return is_it
 
     def runs(self) -> dict[str, RunFolder]:
         """Return the runs of the project, by name."""
@@ -127,7 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
         request = urlsplit(self.path)
         if not self._is_for_us():
             return
-        if request.path == "/":
+        if request.path.startswith("/open/") and self.server.takes_first(request.path):
+            self._begin(HTTPStatus.FOUND, "text/plain", {"Location": self.server.address, "Content-Length": "0"})
+        elif request.path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", live_page())
         elif request.path not in ("/runs", "/events"):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is no such page\n")

@@ -101,6 +101,13 @@ def test_the_page_answers_no_other_user_even_with_the_token(page: ViewServer) ->
     assert as_stranger(lambda: answer_of(port, request).decode()) == ""
 
 
+def test_a_client_may_use_an_ipv6_socket(page: ViewServer) -> None:
+    with socket.socket(socket.AF_INET6) as link:
+        link.connect(("::ffff:127.0.0.1", page.server_port))
+        link.sendall(request_of(page))
+        assert link.recv(12) == b"HTTP/1.0 200"
+
+
 def test_the_page_takes_a_limited_number_of_connections(page: ViewServer) -> None:
     idle = [socket.create_connection(("127.0.0.1", page.server_port), timeout=2) for _ in range(100)]
     closed = [link for link in idle if is_closed(link)]
@@ -122,15 +129,14 @@ def is_closed(link: socket.socket) -> bool:
         return True
 
 
-def test_a_browser_is_started_without_the_token_in_its_arguments(project: Project) -> None:
+def test_a_browser_is_started_with_an_address_that_works_once(project: Project) -> None:
     opened, browser = project.folder / "opened", project.folder / "browser"
-    browser.write_text(
-        f'#!/bin/sh\nprintf %s "$1" > {opened}.part && cat "${{1#file://}}" > {opened}.page\nmv {opened}.part {opened}\n'
-    )
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}.part\nmv {opened}.part {opened}\n')
     browser.chmod(0o755)
     run = f"view-{secrets.token_hex(3)}"
     project.write("train.py", "print('over')\n")
-    assert project.run(*UP, "--nodes", "1", "--nproc-per-node", "1", "--name", run, "train.py").returncode == 0
+    up = [*UP, "--nodes", "1", "--nproc-per-node", "1", "--name", run, "train.py"]
+    assert project.run(*up).returncode == 0
     environment = {**os.environ, "BROWSER": str(browser)}
     words = [*COMMAND, "view", run, "--open"]
     with subprocess.Popen(words, cwd=project.folder, env=environment, stdout=subprocess.PIPE, text=True) as view:
@@ -138,15 +144,16 @@ def test_a_browser_is_started_without_the_token_in_its_arguments(project: Projec
         address = view.stdout.readline().strip()
         while not opened.exists():
             assert view.poll() is None
-        folder = Path(opened.read_text().removeprefix("file://")).parent
-        assert folder.stat().st_mode & 0o077 == 0
+        host, _, path = opened.read_text().removeprefix("http://").partition("/")
+        request = f"GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        port = int(host.partition(":")[2])
+        assert as_stranger(lambda: answer_of(port, request).decode()) == ""
+        first, second = answer_of(port, request).decode(), answer_of(port, request).decode()
         view.send_signal(2)
-    token = address.partition("token=")[2]
 
-    assert token
-    assert token not in opened.read_text()
-    assert token in Path(f"{opened}.page").read_text()
-    assert not folder.exists()
+    assert address.partition("token=")[2] not in opened.read_text()
+    assert f"Location: {address}\r\n" in first
+    assert second.startswith("HTTP/1.0 404")
 
 
 def test_a_process_of_another_user_does_not_pass_for_a_node(project: Project) -> None:

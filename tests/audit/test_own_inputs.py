@@ -12,6 +12,7 @@ import pytest
 
 from compose_sim.app.request import Request, read_request
 from compose_sim.app.session import Session
+from compose_sim.core.plan.model import Plan
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.request.yaml_source import read_documents
 from compose_sim.core.verdict.hang import Breakpoint
@@ -34,14 +35,43 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(home / "code")
 
 
+def planned(given: dict[str, object], **options: object) -> Plan:
+    request = read_request({"engine": "docker", "image": "torch:1", **given}, **options)  # type: ignore[arg-type]
+    return request.plan(run="demo", run_folder=Path.cwd() / ".composesim" / "runs" / "demo")[0]
+
+
 def test_a_script_that_leads_to_credentials_is_refused_like_a_mount(project: Project) -> None:
     (project.folder / "train.py").symlink_to("../.ssh/config")
 
     with pytest.raises(SpecError, match="credentials") as caught:
-        read_request({"script": "train.py"})
+        planned({"script": "train.py"})
 
     assert "--allow-mount" in caught.value.hint
-    assert read_request({"script": "train.py"}, allow_mount=[str(project.folder.parent / ".ssh")]).spec.script
+    assert planned({"script": "train.py"}, allow_mount=[str(project.folder.parent / ".ssh")])
+
+
+def test_settings_cannot_name_a_script_beside_credentials(project: Project) -> None:
+    project.write("composesim.yaml", "script: ../.ssh/config\n")
+
+    with pytest.raises(SpecError, match="credentials"):
+        planned({})
+
+
+def test_a_link_into_a_home_that_is_a_link_is_refused_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = project.folder.parents[1] / "ada"
+    link.symlink_to("home")
+    monkeypatch.setenv("HOME", str(link))
+    (project.folder / "train.py").symlink_to("../.ssh/config")
+
+    with pytest.raises(SpecError, match="credentials"):
+        planned({"script": "train.py"})
+
+
+def test_a_script_that_the_user_typed_may_be_in_the_home_folder(project: Project) -> None:
+    script = project.folder.parent / "train.py"
+    script.write_text("")
+
+    assert planned({"script": str(script)})
 
 
 def test_runs_are_covered_in_a_project_that_is_named_through_a_link(project: Project) -> None:
@@ -61,10 +91,9 @@ def test_runs_are_covered_in_a_project_that_is_named_through_a_link(project: Pro
 def test_a_hidden_folder_is_covered_wherever_containers_see_it(project: Project) -> None:
     project.write("train.py", "")
     (project.folder / "answers").mkdir()
-    session = Session(
-        Request(spec=ClusterSpec(script="train.py", engine="docker", image="torch:1"), folder=project.folder)
-    )
-    session.hide(project.folder / "answers")
+    spec = ClusterSpec(script="train.py", engine="docker", image="torch:1")
+    hidden = (os.path.realpath(project.folder / "answers"),)
+    session = Session(Request(spec=spec, folder=project.folder, hidden=hidden))
 
     covers = [mount for mount in session.plan.mounts if mount.source == "./empty"]
     assert [(mount.target, mount.read_only) for mount in covers] == [(f"{project.folder}/answers", True)]

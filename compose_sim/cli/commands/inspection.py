@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -70,6 +69,8 @@ def report_command(
 @click.option("--read-only", is_flag=True, help="Disable the actions of the page: faults, links, scale.")
 def view_command(name: str | None, run: str | None, port: int, opens: bool, read_only: bool) -> None:
     """Serve a page with the timeline, cluster, metrics, checks and logs of RUN on 127.0.0.1, until Ctrl-C."""
+    import webbrowser
+
     from compose_sim.view.server import ViewServer
 
     folder = named_folder(name or run)
@@ -82,21 +83,10 @@ def view_command(name: str | None, run: str | None, port: int, opens: bool, read
         echo(server.address)
         tunnel = f"ssh -L {server.server_port}:127.0.0.1:{server.server_port} HOST"
         say(f"Press Ctrl-C to stop. From another machine: {tunnel}")
-        with _opened(server.address) if opens else nullcontext(), suppress(KeyboardInterrupt):
+        if opens:
+            webbrowser.open(server.address_to_open)
+        with suppress(KeyboardInterrupt):
             server.serve_forever()
-
-
-@contextmanager
-def _opened(address: str) -> Iterator[None]:
-    """Open an address in the browser through a private file: all users of this machine can read the arguments of a browser."""
-    import webbrowser
-    from html import escape
-
-    with TemporaryDirectory(prefix="composesim-") as folder:  # mode 0700
-        page = Path(folder, "open.html")
-        page.write_text(f'<meta http-equiv="refresh" content="0; url={escape(address)}">\n', encoding="utf-8")
-        webbrowser.open(page.as_uri())
-        yield
 
 
 @click.command("trace")

@@ -15,7 +15,7 @@ from typing import Any
 from compose_sim.core.text import without_temporary_folder
 
 MAX_LINE = 1 << 20  # characters; the longest real event is a stack dump of a few kilobytes
-MAX_INTEGER = 1 << 63
+MAX_INTEGER = 1 << 64
 
 # An operating system command, any other sequence of a terminal, a single control character, half of a surrogate pair, or what
 # changes the direction of text.

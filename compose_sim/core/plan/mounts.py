@@ -13,6 +13,7 @@ from compose_sim.core.request.spec import ClusterSpec
 
 _SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")
 _PRIVATE = ("/", "/tmp", CONTAINER_HOME)  # folders that each container has, so that a project cannot be mounted there
+CONTAINS_HOME = "contains a home folder"
 _CREDENTIALS = (".aws", ".config", ".docker", ".gnupg", ".kube", ".netrc", ".ssh")  # in a home folder
 
 
@@ -28,7 +29,7 @@ def why_dangerous(source: str, *, homes: Collection[str]) -> str:
     if any(_is_below(source, path) for path in private):
         return "may hold credentials"
     if any(_is_below(home, source) for home in (*homes, "/root", "/home")):
-        return "contains a home folder"
+        return CONTAINS_HOME
     return "contains parts of the system" if any(_is_below(tree, source) for tree in (*_SYSTEM_TREES, "/dev")) else ""
 
 

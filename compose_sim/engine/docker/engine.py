@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compose_sim.core.compose.names import container_name, project_name
@@ -18,7 +19,7 @@ from compose_sim.core.plan.node_roles import role_command
 from compose_sim.engine.docker import actions, daemon, firewall, images, mapped_folders
 from compose_sim.engine.docker.exits import ROLE_LABEL, RUN_LABEL, Exits
 from compose_sim.engine.protocol import NodeStatus, Progress
-from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
 from compose_sim.engine.subprocesses import (
     output_of,
     run_on_lines,
@@ -154,7 +155,14 @@ def _roles(run: str) -> dict[str, str]:
 def _containers(label: str) -> list[dict[str, Any]]:
     """Return the containers that composesim has started: an image that was made from a node has the labels of the node."""
     found = daemon.labeled("containers/json", label)
-    return [each for each in found if each["Names"][0].startswith(f"/{project_name(each['Labels'][RUN_LABEL])}-")]
+    return [each for each in found if _has_started(each)]
+
+
+def _has_started(container: Mapping[str, Any]) -> bool:
+    """Return whether the container has a name that Compose gives it for us, or is of a folder that `render` wrote."""
+    project, folder = f"/{project_name(container['Labels'][RUN_LABEL])}", container["Labels"].get(_FOLDER_LABEL)
+    is_named = any(name.startswith((f"{project}-", f"{project}_")) for name in container["Names"] or ())
+    return is_named or bool(folder and not is_run_folder(Path(folder)))
 
 
 def _status(container: dict[str, Any]) -> NodeStatus:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from compose_sim.errors import EngineError, SpecError
+from compose_sim.errors import SpecError
 
 
 @contextmanager
@@ -17,17 +17,22 @@ def claimed_name(engine: str, run: str) -> Iterator[None]:
     """
     Hold the name of a run on an engine.
 
-    Raises SpecError if another process of this user holds it, and EngineError if there is no safe folder for claims.
+    Raises SpecError if another process of this user holds it. Without a folder that only this user can write, nothing is claimed.
     """
-    path = _folder() / f"{engine}.{run}"
+    folder = _folder()
+    if folder is None:  # nothing can be claimed, and the engine refuses most names that are taken
+        yield
+        return
+    path = folder / f"{engine}.{run}"
     claim = _claim(path)
     if claim is None:
         raise SpecError(f"a run named '{run}' is under way in another project", hint="choose another --name")
     try:
         yield
     finally:
-        with suppress(FileNotFoundError):
-            path.unlink()  # while it is locked: whoever waits for the lock then looks again
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(claim), path.lstat()):
+                path.unlink()  # while it is locked: whoever waits for the lock then looks again
         os.close(claim)
 
 
@@ -46,14 +51,15 @@ def _claim(path: Path) -> int | None:
         os.close(claim)
 
 
-def _folder() -> Path:
-    """Return a folder of this user on this machine, which no other user can write."""
-    folder = Path(f"/run/user/{os.geteuid()}")
-    if not folder.is_dir():
-        folder = Path(f"/tmp/composesim-{os.geteuid()}")
-        with suppress(FileExistsError):
-            folder.mkdir(0o700)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise EngineError(f"another user can write '{folder}'", hint=f"ls -ld {folder}")
-    return folder
+def _folder() -> Path | None:
+    """Return a folder of this user on this machine, which no other user can write; None if there is none."""
+    user = os.geteuid()
+    for folder in (Path(f"/run/user/{user}"), Path(f"/tmp/composesim-{user}"), Path.home() / ".cache/composesim/names"):
+        with suppress(OSError, RuntimeError):
+            if folder.parts[1] != "run":
+                folder.mkdir(0o700, parents=True, exist_ok=True)
+            status = folder.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o022
+            if is_ours and os.access(folder, os.W_OK):
+                return folder
+    return None

@@ -192,12 +192,15 @@ def _connect(folder: Path, stop: Breakpoint) -> socket.socket | None:
     connection, files = socket.socket(socket.AF_UNIX), SafeFolder(folder)
     try:
         with files.opened(f"{folder_of(files, stop.node)}debug") as descriptor:
-            # A script may have written the name.
-            if not _SOCKET.fullmatch(stop.socket) or not stat.S_ISSOCK(
-                os.stat(stop.socket, dir_fd=descriptor, follow_symlinks=False).st_mode
-            ):
+            if not _SOCKET.fullmatch(stop.socket):  # a script may have written the name
                 raise FileNotFoundError(stop.socket)
-            connection.connect(f"/proc/self/fd/{descriptor}/{stop.socket}")
+            file = os.open(stop.socket, os.O_PATH | os.O_NOFOLLOW, dir_fd=descriptor)
+            try:
+                if not stat.S_ISSOCK(os.fstat(file).st_mode):
+                    raise FileNotFoundError(stop.socket)
+                connection.connect(f"/proc/self/fd/{file}")
+            finally:
+                os.close(file)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None

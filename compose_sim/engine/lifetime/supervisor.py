@@ -40,8 +40,11 @@ class Supervisor:
     def release(self) -> None:
         """Have the supervisor leave the run alone, because its nodes are gone or kept. May be called more than once."""
         if self.process.returncode is None:
-            self._files.remove(ALIVE)
-            os.close(self._alive)
+            with contextlib.suppress(
+                OSError, SpecError
+            ):  # such as a folder, which a script of the local engine can put there
+                self._files.remove(ALIVE)
+            self._unlock()
             with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
                 self.process.communicate(_RELEASED)
 
@@ -49,8 +52,13 @@ class Supervisor:
         """Have the supervisor remove what is left of the run, unless it was released."""
         if self.process.returncode is None and self.process.stdin:
             self.process.stdin.close()
-            os.close(self._alive)
+            self._unlock()
             _at_work.append(self)
+
+    def _unlock(self) -> None:
+        alive, self._alive = self._alive, -1
+        if alive >= 0:
+            os.close(alive)
 
 
 _at_work: list[Supervisor] = []  # kept because Python warns about a Popen object that is deleted while its process runs
@@ -130,10 +138,14 @@ def _remove(engine_name: str, run: str, folder: Path) -> bool:
     """Remove the run; return whether there was anything of it. Another project may have begun a run of the same name."""
     from compose_sim.engine.host.run_names import claimed_name
     from compose_sim.engine.registry import make_engine
+    from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
 
     engine = make_engine(engine_name)
     remaining = engine.remaining_runs()
-    if run not in remaining or (remaining[run] and Path(remaining[run]).resolve() != folder):
+    if run not in remaining:
+        return False
+    other = Path(remaining[run] or folder)
+    if other.resolve() != folder and is_run_folder(other) and RunFolder(other).is_claimed():
         return False
     logging.info("removing what is left of run '%s'", run)
     with claimed_name(engine_name, run):

@@ -38,7 +38,11 @@ def serve(link: socket.socket, frame: FrameType, on_end: Callable[[], object]) -
     import pydevd  # type: ignore[import-not-found,unused-ignore]  # debugpy's own
 
     adapter, left = _adapters[os.getpid()], threading.Event()
-    socket.send_fds(adapter, [b"\n"], [link.fileno()])
+    try:
+        socket.send_fds(adapter, [b"\n"], [link.fileno()])
+    except OSError:  # the adapter has been killed, and another one cannot take its place
+        on_end()
+        return
     ended = threading.Thread(target=_wait_for_end, args=(adapter, left, on_end), daemon=True)
     ended.pydev_do_not_trace = ended.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
     ended.start()
@@ -83,11 +87,17 @@ def _refusal() -> str:
 
 def _start(debugpy: Any) -> socket.socket:
     """Start an adapter, let debugpy connect to it with a token, and return the socket that leads to the adapter."""
+    from _pydevd_bundle.pydevd_constants import (  # type: ignore[import-not-found,unused-ignore]
+        get_global_debugger,
+    )
+
+    if get_global_debugger() is not None:  # the script's own, or that of the process that this one was forked from
+        raise RuntimeError("this process has a debugger already")
     ours, theirs = socket.socketpair()
     with theirs:
         folder = str(Path(debugpy.__file__).parents[1])
         command, quiet = roles.command("debug-adapter", folder), subprocess.DEVNULL
-        subprocess.Popen(command, stdin=theirs.fileno(), stdout=quiet, stderr=quiet)
+        subprocess.run(command, stdin=theirs.fileno(), stdout=quiet, stderr=quiet, start_new_session=True)
     port, token = _read_line(ours).split()
     import pydevd  # type: ignore[import-not-found,unused-ignore]  # debugpy's own
 
@@ -100,6 +110,7 @@ def _start(debugpy: Any) -> socket.socket:
         patch_multiprocessing=False,
         wait_for_ready_to_run=False,
         block_until_connected=True,
+        notify_stdin=False,
         dont_trace_start_patterns=(str(Path(debugpy.__file__).parent),),
     )
     return ours
@@ -140,6 +151,8 @@ def main(arguments: list[str]) -> int:
     Only the rank connects to the port that is left: it knows the token. Standard input is a socket that leads to the rank.
     The argument is the folder of debugpy.
     """
+    if os.fork():  # the adapter is no child of the rank, which may wait for its children, or end them
+        return 0
     sys.path.append(arguments[0])
     names = ("adapter", "adapter.clients", "adapter.servers", "adapter.sessions")
     modules: list[Any] = [import_module(f"debugpy.{name}") for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,9 +55,8 @@ def attempt(
             write_file(folder / name, text)
     if wrong := _syntax_error(folder / SCRIPT, f"{lesson.name}/{SCRIPT}"):
         return _without_run(wrong)
-    session = Session(_request(lesson, project, engine))
-    for lessons in {lesson.path.parent, TEMPLATES / "course" / "lessons"}:  # which hold solutions
-        session.hide(lessons)
+    solutions = {os.path.realpath(each) for each in (lesson.path.parent, TEMPLATES / "course" / "lessons")}
+    session = Session(replace(_request(lesson, project, engine), hidden=tuple(sorted(solutions))))
     report = _run(lesson.lesson, session, listener or QuietListener())
     case = read_case(session.folder.path, report)
     evidence = Evidence(report=report, observed=case.observed, folder=str(project))
