@@ -252,7 +252,7 @@ def test_node_code_needs_only_torch_and_its_framework(path: Path) -> None:
     parts = path.relative_to(PACKAGE).parts
     framework = {parts[1]} if parts[0] == "plugins" else set()
     if parts == ("node", "rank", "debugging", "debug_adapter.py"):
-        framework |= {"debugpy", "pydevd"}
+        framework |= {"debugpy", "pydevd", "_pydevd_bundle"}
     found = {module.split(".")[0] for module in imports(path)} - set(sys.stdlib_module_names)
 
     assert found <= {"torch", "compose_sim", "bootstrap", ""} | framework
