@@ -5,19 +5,17 @@ One loop handles all events: messages from the master, the start, output and end
 
 from __future__ import annotations
 
-import fcntl
 import os
 import selectors
 import signal
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Callable
 
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import HEARTBEAT_SECONDS, Message
-from ..shared.process import ALIVE, STOP_NOTE, is_on_cluster
+from ..shared.process import STOP_NOTE, Owners, is_on_cluster
 from ..shared.rank_logs import RankLogs
 from . import usage
 from .faults.command_runner import CommandRunner
@@ -26,7 +24,6 @@ from .master_client import MasterClient
 from .stalls.stall_detector import StallDetector
 
 STOPPED = 128 + signal.SIGTERM
-_GONE_AFTER = 10  # checks
 
 
 @dataclass(frozen=True)
@@ -40,34 +37,6 @@ class Node:
     events: EventLog
     contained: bool  # whether the node has a container to itself
     stall_seconds: float
-
-
-class Owners:
-    """Tells whether composesim and the supervisor of this run have both ended, and nobody will remove its nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / ALIVE
-        self._were_seen, self._free = False, 0
-        self.are_gone()
-
-    def are_gone(self) -> bool:
-        """Return whether nobody has held the lock for some checks, of one a second. Not every file system shows locks."""
-        if is_on_cluster():  # where the locks of another machine may be lost
-            return False
-        try:
-            file = os.open(self._file, os.O_RDONLY)
-        except OSError:  # the run is over, or was rendered
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            self._free += self._were_seen
-        except BlockingIOError:
-            self._were_seen, self._free = True, 0
-        except OSError:
-            return False
-        finally:
-            os.close(file)
-        return self._free >= _GONE_AFTER
 
 
 class Agent:

@@ -17,6 +17,7 @@ from typing import Any
 from ..shared.authentication import AUTHENTICATE_SECONDS, AuthenticatedConnection, read_secret
 from ..shared.event_log import EventLog
 from ..shared.master_protocol import CLOSED, Message
+from ..shared.process import Owners
 from .coordinator import Action, Coordinator, Drop, Emit, MachineClock, Send
 
 TICK_SECONDS = 0.25
@@ -48,6 +49,7 @@ class NodeServer:
         self._selector = selectors.DefaultSelector()
         self._next_peer = 0
         self._clock = MachineClock()
+        self._owners = Owners(events.folder)
 
     def run(self) -> int:
         """Serve until the run has ended and the last node has left; return 0 if the run passed, else 1."""
@@ -62,6 +64,8 @@ class NodeServer:
             self._clock.advance()
             self._perform(self._coordinator.tick(self._clock.now, self._clock.idle_since))
             self._drop_strangers()
+            if self._owners.are_gone():
+                raise KeyboardInterrupt  # as after SIGTERM
         for each in self._strangers.values():
             each.connection.close()
         return 0 if self._coordinator.outcome else 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 ALIVE = "control/alive"  # a file in the run's folder, which composesim and the supervisor of the run lock
 # Exists in the folder of a run on a cluster once composesim sends SIGTERM to nodes; else the cluster has sent it.
 STOP_NOTE = "control/stop"
+_GONE_AFTER_S = 10
 _PR_SET_PDEATHSIG = 1
 _ARG_START, _ARG_END = 45, 46  # in /proc/self/stat, counted after the name: proc(5) calls them 48 and 49
 
@@ -48,3 +51,34 @@ def is_on_cluster() -> bool:
 def shell_status(status: int) -> int:
     """Return a status of `subprocess` (an exit code, or minus a signal) as a shell reports it."""
     return status if status >= 0 else 128 - status
+
+
+class Owners:
+    """Tells whether composesim and the supervisor of this run have both ended, so that nobody will remove its nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look at the lock for the first time; `folder` is that of the run."""
+        self._file = folder / ALIVE
+        self._were_seen, self._free, self._next = False, 0, 0.0
+        self.are_gone()
+
+    def are_gone(self) -> bool:
+        """Return whether nobody holds the lock for some seconds. Not every file system shows locks of other processes."""
+        now = time.monotonic()
+        if now < self._next or is_on_cluster():  # where the locks of another machine may be lost
+            return False
+        self._next = now + 1.0
+        try:
+            file = os.open(self._file, os.O_RDONLY)
+        except OSError:  # the run is over, or was rendered
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._free += self._were_seen
+        except BlockingIOError:
+            self._were_seen, self._free = True, 0
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return self._free >= _GONE_AFTER_S

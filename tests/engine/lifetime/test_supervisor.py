@@ -16,7 +16,7 @@ from compose_sim.engine.lifetime.orphans import remove_crashed
 from compose_sim.engine.lifetime.supervisor import start_supervisor
 from compose_sim.engine.local.engine import LocalEngine
 from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
-from compose_sim.node.agent.agent import Owners
+from compose_sim.node.shared.process import Owners
 from tests.builders import ROOT
 from tests.contract.bench import DEAF, WAITS, Bench, until
 
