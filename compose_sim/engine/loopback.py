@@ -22,14 +22,14 @@ def is_own_peer(connection: socket.socket) -> bool:
     """
     try:
         here, there = connection.getsockname(), connection.getpeername()
-        users = _users_in_table(there, here) if Path("/proc/net/tcp").exists() else _users_by_process(there, here)
+        users = _users_of(there, here)
     except OSError:  # it has ended, or there are no descriptors left
         return False
     caller = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
     return bool(users & {os.geteuid(), 0, int(caller) if caller.isdecimal() else 0})
 
 
-def _users_in_table(one: tuple[str, int], other: tuple[str, int]) -> set[int]:
+def _users_of(one: tuple[str, int], other: tuple[str, int]) -> set[int]:
     """Return the user of the socket with these ends; a client may use an IPv6 socket for IPv4."""
     for table, prefix in (("tcp", ""), ("tcp6", _MAPPED)):
         ends = f"{prefix}{_as_in_table(one)} {prefix}{_as_in_table(other)}"
@@ -39,16 +39,6 @@ def _users_in_table(one: tuple[str, int], other: tuple[str, int]) -> set[int]:
             found = {int(row[7]) for row in rows if f"{row[1]} {row[2]}" == ends and row[3] == _ESTABLISHED}
             if found:
                 return found
-    return set()
-
-
-def _users_by_process(one: tuple[str, int], other: tuple[str, int]) -> set[int]:
-    import psutil
-
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if any((each.laddr, each.raddr) == (one, other) for each in process.net_connections("tcp")):
-                return {process.uids().effective}
     return set()
 
 

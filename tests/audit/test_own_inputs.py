@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -116,13 +117,14 @@ def test_down_during_the_start_interrupts_a_run(project: Project) -> None:
     """The Python of the nodes waits, as the disk of a busy machine makes it wait, until nodes have been removed."""
     run = f"starting-{secrets.token_hex(3)}"
     python = project.folder / "python"
-    os.mkfifo(project.folder / "waits")
-    begin = f'case "$*" in *zygote*) echo > {project.folder}/waits; exec sleep 600;; esac'
-    python.write_text(f'#!/bin/sh\n{begin}\nexec {os.environ.get("PYTHON", "python3")} "$@"\n')
+    waits = project.folder / "waits"
+    begin = f'case "$*" in *zygote*) touch {waits}; exec sleep 600;; esac'
+    python.write_text(f'#!/bin/sh\n{begin}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     project.write("train.py", "print('over')\n")
     up = project.start(*UP, "--python", str(python), "--nodes", "1", "--name", run, "train.py")
-    (project.folder / "waits").read_text()
+    while not waits.exists():
+        assert up.poll() is None, up.communicate()
 
     assert project.run("down", "--run", run).returncode == 0
     up.communicate()
