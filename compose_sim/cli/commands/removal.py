@@ -17,6 +17,7 @@ from compose_sim.engine.lifetime.orphans import (
     forget_absent_runs,
     interrupt,
     interrupt_until_over,
+    remove,
     starting_runs,
 )
 from compose_sim.engine.run_folder.finished import belongs_to, delete, delete_finished, finished_runs
@@ -157,7 +158,7 @@ def prune_command(finished: bool, everywhere: bool, as_json: bool) -> None:
             continue
         if left.state != "crashed":
             continue
-        left.engine.remove(left.run)
+        remove(left)
         removed.append({"run": left.run, "engine": left.engine.name})
         if not as_json:
             say(f"removed {left.run} from {left.engine.name}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compose_sim.engine.host.docker_socket import docker_endpoint
+from compose_sim.engine.host.run_names import claimed_name
 from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import available_plug_ins, make_engine
@@ -96,9 +97,15 @@ def remove_crashed(project: Path) -> list[FoundRun]:
     for found in find_runs(project, skip_silent=True) if runs_of(project) else []:
         if found.state == "crashed" and found.is_in(project):
             with suppress(ComposesimError):  # it must not stop the run that is about to begin
-                found.engine.remove(found.run)
+                remove(found)
                 removed.append(found)
     return removed
+
+
+def remove(found: FoundRun) -> None:
+    """Remove a run that is over; raise SpecError if another project of this user has begun one of the same name."""
+    with claimed_name(found.engine.name, found.run):
+        found.engine.remove(found.run)
 
 
 def find_runs_named(run: str, project: Path) -> list[FoundRun]:
