@@ -7,7 +7,7 @@ The loss of a training step is left alone: nearly every script prints that of ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -25,7 +25,7 @@ from compose_sim.core.checks import (
 from compose_sim.core.checks.tolerances import WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
-from compose_sim.node.records.devices_and_files import TrainerLibraries
+from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
 from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.record import Place, Record
@@ -156,7 +156,11 @@ def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result
     if not of_evaluation:
         return None
     loaders = {each.loader: each for each in rank.of(LoaderInfo)}
-    passages = [(each, alone) for each, alone in _evaluations(rank) if _is_sharded(observed, loaders.get(each.loader))]
+    passages = [
+        (each, alone)
+        for each, alone in _evaluations(rank, _written(observed, rank))
+        if _is_sharded(observed, loaders.get(each.loader))
+    ]
     step = rank.first(OptimizerStep)
     # An evaluation before the first step is a trial.
     passages = [each for each in passages if each[0].index > (step.index if step else 0)] or passages
@@ -174,14 +178,24 @@ def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result
     )
 
 
-def _evaluations(rank: RankObserved) -> Iterator[tuple[EpochProgress, bool]]:
-    """Yield each finished epoch without training, and whether nothing was exchanged in it and until training continued."""
+def _written(observed: Observed, rank: RankObserved) -> set[str]:
+    """Return the files that other ranks wrote: ranks may give each other their results in files."""
+    uses = [each for each in observed.of(FileUse) if each.rank != rank.rank and each.op != "read"]
+    return {path for each in uses for path in (each.path, each.to) if path}
+
+
+def _evaluations(rank: RankObserved, of_others: Collection[str] = ()) -> Iterator[tuple[EpochProgress, bool]]:
+    """
+    Yield each finished epoch without training, and whether nothing was exchanged in it and until training continued.
+
+    Reading one of the files `of_others`, which other ranks wrote, is an exchange.
+    """
     finished: list[EpochProgress] = []
     begun: dict[int, EpochProgress] = {}  # loader -> the epoch that was not seen to be exhausted
     exchanged: dict[int, bool] = {}  # loader -> whether ranks exchanged anything since the epoch began
     counted = _counted(rank)
     for each in rank.records:
-        if _exchanges(each):
+        if _exchanges(each) or (isinstance(each, FileUse) and each.op == "read" and each.path in of_others):
             exchanged = dict.fromkeys(exchanged, True)
         elif isinstance(each, EpochProgress) and each.phase == "begun":
             begun[each.loader] = each

@@ -9,7 +9,7 @@ import pytest
 from compose_sim.core.checks import PASSED, WARNED
 from compose_sim.core.checks.rules.metrics import metric_local
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Sampling
-from compose_sim.node.records.devices_and_files import TrainerLibraries
+from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
 from compose_sim.node.records.models import LossValue
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
@@ -49,6 +49,22 @@ def test_an_accuracy_of_a_share_warns() -> None:
         ).status
         == PASSED
     )
+
+
+def test_ranks_may_give_each_other_results_in_files() -> None:
+    share = LoaderInfo(1, "Pictures", made=("/work/t.py", 4), sampling=Sampling(num_replicas=4))
+    passage = [EpochProgress(1, 0, "begun"), EpochProgress(1, 0, "exhausted")]
+    logs = {0: ("validation accuracy 0.812",)}
+
+    def judged(writer: int) -> str:
+        def records(rank: int) -> list[Record]:
+            uses = [FileUse("write", "/work/part")] if rank == writer else []
+            return [share, *passage, *uses, *([FileUse("read", "/work/part")] if rank == 0 else []), ScriptEnd(steps=4)]
+
+        return metric_local.judge(two_nodes(records, logs=logs)).status
+
+    assert judged(writer=3) == PASSED
+    assert judged(writer=0) == WARNED, "its own file tells it nothing"
 
 
 def test_an_evaluation_whose_batches_are_counted_warns_and_what_a_rank_broadcasts_tells_it_nothing() -> None:
