@@ -6,6 +6,7 @@ import functools
 import inspect
 import multiprocessing
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -292,6 +293,30 @@ class Done:
         return future
 
 
+class _WithFuture:
+    """The work of a collective for which gloo has no future: a thread waits for it."""
+
+    def __init__(self, work: Any, result: Any) -> None:
+        self._work, self._result = work, result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def get_future(self) -> Any:
+        future: Any = torch.futures.Future()
+
+        def complete() -> None:
+            try:
+                self._work.wait()
+            except Exception as error:  # noqa: BLE001 - raised where the script waits for the future
+                future.set_exception(error)
+            else:
+                future.set_result(self._result)
+
+        threading.Thread(target=complete, daemon=True).start()
+        return future
+
+
 def _flat(real: Any, call: dict[str, Any]) -> Any:
     """Flatten the tensors: NCCL only requires the same number of elements to gather or scatter, gloo also requires the same shape."""
     for name in ("output_tensor", "output", "input_tensor", "input"):
@@ -336,8 +361,14 @@ def _scaled(real: Any, call: dict[str, Any]) -> Any:
     return Done() if call.get("async_op") else work
 
 
-def _flat_and_scaled(real: Any, call: dict[str, Any]) -> Any:
-    return _scaled(lambda **flat: _flat(real, flat), call)
+def _scattered(real: Any, call: dict[str, Any]) -> Any:
+    result = next(call[name] for name in ("output", "output_tensor") if name in call)
+    work = _scaled(real, call)
+    return _WithFuture(work, [result]) if call.get("async_op") and not isinstance(work, Done) else work
+
+
+def _flat_and_scattered(real: Any, call: dict[str, Any]) -> Any:
+    return _scattered(lambda **flat: _flat(real, flat), call)
 
 
 def _by_one_tensor(real: Any, call: dict[str, Any]) -> Any:
@@ -361,15 +392,15 @@ Composition = Callable[[Any, dict[str, Any]], Any]
 _COMPOSED: dict[str, Composition] = {
     "all_reduce": _scaled,
     "reduce": _scaled,
-    "reduce_scatter": _scaled,
+    "reduce_scatter": _scattered,
     "all_gather": _uneven,
     "all_to_all": _by_one_tensor,
     "all_gather_into_tensor": _flat,
     "all_gather_single": _flat,
     "_all_gather_base": _flat,
-    "reduce_scatter_tensor": _flat_and_scaled,
-    "reduce_scatter_single": _flat_and_scaled,
-    "_reduce_scatter_base": _flat_and_scaled,
+    "reduce_scatter_tensor": _flat_and_scattered,
+    "reduce_scatter_single": _flat_and_scattered,
+    "_reduce_scatter_base": _flat_and_scattered,
 }
 
 

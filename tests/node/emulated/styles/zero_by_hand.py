@@ -46,7 +46,7 @@ for step in range(8):
             print(f"overflow: the scale is {scale:g}", flush=True)
         continue
     gradients.div_(world)
-    dist.reduce_scatter_tensor(received, gradients)
+    dist.reduce_scatter_tensor(received, gradients, async_op=True).get_future().wait()
     square = received.float().square().sum()
     dist.all_reduce(square)
     norm = square.sqrt() / scale
