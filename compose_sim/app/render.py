@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from compose_sim import assets
@@ -72,9 +73,8 @@ def render_job(request: Request, folder: Path, *, force: bool) -> tuple[Exported
 def _project_code(request: Request, folder: Path, *, force: bool) -> tuple[Path, list[tuple[Path, str]]]:
     """Return the folder of the code, and each file to copy with its name in the copy; SpecError if `folder` holds other files."""
     if folder.exists() and any(folder.iterdir()) and not force and not _is_ours(folder):
-        raise SpecError(
-            f"the folder '{folder}' is not empty", hint=f"composesim render {folder} --force …, or name a new folder"
-        )
+        new = next(each for number in count(1) if not os.path.lexists(each := f"{folder}-{number}"))
+        raise SpecError(f"the folder '{folder}' is not empty", hint=f"composesim render {new} …")
     program = program_of(request)
     is_script = not (program.is_module or program.is_command)
     script = Path(os.path.abspath(request.folder / program.target)) if is_script else None

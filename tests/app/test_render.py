@@ -48,4 +48,4 @@ def test_a_document_of_any_size_is_no_document_of_ours(session: Session, tmp_pat
     with pytest.raises(SpecError) as refused:
         render(session, force=False)
 
-    assert "--force" in refused.value.hint
+    assert "out-1" in refused.value.hint

@@ -32,16 +32,28 @@ def test_init_writes_files_that_an_editor_and_up_understand(project: Project) ->
     assert (plan["program"], plan["world_size"]) == ("train.py", 4)
 
 
-def test_init_writes_over_nothing_unless_told_to(project: Project) -> None:
+def test_init_writes_what_is_missing_and_keeps_what_exists(project: Project) -> None:
     project.write("train.py", "mine")
 
-    refused = project.run("init")
-    assert refused.returncode == 2
-    assert "'train.py' already exists" in refused.stderr
-    assert [path.name for path in project.folder.iterdir()] == ["train.py"]
+    assert project.run("init").returncode == 0
+    assert (project.folder / "train.py").read_text() == "mine"
+    assert (project.folder / "composesim.yaml").is_file()
 
     assert project.run("init", "--force").returncode == 0
     assert (project.folder / "train.py").read_text() != "mine"
+    assert (project.folder / "train.py.bak").read_text() == "mine"
+    assert not (project.folder / "composesim.yaml.bak").exists(), "it was the same"
+
+    project.write("train.py", "also mine")
+    assert project.run("init", "--force").returncode == 0
+    assert (project.folder / "train.py.bak").read_text() == "mine"
+    assert (project.folder / "train.py.bak1").read_text() == "also mine"
+
+
+def test_init_for_an_editor_writes_nothing_else(project: Project) -> None:
+    assert project.run("init", "--vscode").returncode == 0
+
+    assert [path.name for path in project.folder.iterdir()] == [".vscode"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
