@@ -12,7 +12,8 @@ from compose_sim.core.events.events import printable
 
 _LONGEST_LINE = 1000  # characters; the rest of a longer line is not read
 _MAX_PAIRS = 32  # numbers of one line
-_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?"
+_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}(?:\.\d{0,20})?|\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3}|[kKMGT](?!\w))?"
+_TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _END = r"(?=$|[\s,;|)\]}%'\"])"
 _NAME = r"[A-Za-z][A-Za-z0-9_/@-]{0,39}"
 # Words that say what a number is without a sign between them, as in `loss 0.31`.
@@ -55,13 +56,19 @@ def printed_numbers(line: str) -> tuple[int | None, dict[str, float]] | None:
     bar = _BAR.search(text)
     step = bar or _STEP.search(text)
     pairs = _PAIR.findall(bar[2] or "" if bar else text)
-    found = {name: float(number) for name, number in pairs[:_MAX_PAIRS] if name.lower() not in _NO_METRICS}
+    found = {name: _value(number) for name, number in pairs[:_MAX_PAIRS] if name.lower() not in _NO_METRICS}
     for name, number in _KNOWN_PAIR.findall(text)[:_MAX_PAIRS] if not bar else ():
-        found.setdefault(name.replace(" ", "_"), float(number))
+        found.setdefault(name.replace(" ", "_"), _value(number))
     found = {name: value for name, value in found.items() if math.isfinite(value)}
     if not found or not (step or _EPOCH.search(text) or any(map(_IS_KNOWN.match, found)) or _is_all_pairs(text, found)):
         return None
     return int(step[1]) if step else None, found
+
+
+def _value(text: str) -> float:
+    """Return the number that a line prints: 2077 for `2,077`, 1020 for `1.02K`."""
+    times = _TIMES.get(text[-1], 1.0)
+    return times * float(text.rstrip("kKMGT").replace(",", ""))
 
 
 def _is_all_pairs(text: str, found: dict[str, float]) -> bool:

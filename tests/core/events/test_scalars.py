@@ -27,6 +27,8 @@ from compose_sim.core.events.scalars import printed_numbers
         ("| epoch   1 |   200/ 2928 batches | lr 5.00 | ms/batch 12.3 | loss 7.89", None, {"lr": 5.0, "loss": 7.89}),
         ("iter 10: loss 2.1, time 30.2ms", 10, {"loss": 2.1}),
         ("wibble=0.4 wobble=2", None, {"wibble": 0.4, "wobble": 2.0}),
+        ("step 3: loss=0.5, Tokens/s: 3.35K, tok/sec: 2,077", 3, {"loss": 0.5, "Tokens/s": 3350.0, "tok/sec": 2077.0}),
+        ("step 3: loss=0.5, flops=1.5T, seen: 12,345,678.5", 3, {"loss": 0.5, "flops": 1.5e12, "seen": 12345678.5}),
     ],
 )
 def test_numbers_of_training_loops_are_found(line: str, step: int | None, values: dict[str, float]) -> None:

@@ -228,6 +228,7 @@ def summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def free_and_total(device: Any = None) -> tuple[int, int]:
+    devices.begin()  # as torch does: a process that is forked afterwards cannot use CUDA
     whole = total()
     return max(0, whole - allocated(device)), whole
 
