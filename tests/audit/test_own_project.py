@@ -41,15 +41,6 @@ def test_our_own_process_imports_nothing_from_the_current_folder(project: Path) 
     assert not (project / "imported").exists()
 
 
-def test_export_does_not_write_through_a_link(project: Path) -> None:
-    (project / "precious").write_text("precious")
-    (project / "job.sh").symlink_to("precious")
-
-    composesim(project, "export", "torchrun", "-o", "job.sh", "train.py", check=0)
-
-    assert (project / "precious").read_text() == "precious"
-
-
 def test_render_executes_no_program_of_the_repository(project: Path) -> None:
     if not shutil.which("git"):
         pytest.skip("git is not installed")
