@@ -85,7 +85,7 @@ def _fill(context: Path, image: Image, files: BuildFiles) -> None:
     (context / "Dockerfile").write_text(render_dockerfile(image, loader=jinja2.FileSystemLoader(root)))
     for folder in assets.templates():
         if (folder / "image").is_dir():
-            shutil.copytree(folder / "image", context, dirs_exist_ok=True)
+            shutil.copytree(folder / "image", context, ignore=shutil.ignore_patterns("*.j2"), dirs_exist_ok=True)
     for framework in image.frameworks:
         if framework.requirements:
             (context / "requirements" / f"{framework.name}.txt").write_text("\n".join(framework.requirements) + "\n")
