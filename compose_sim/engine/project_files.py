@@ -28,8 +28,11 @@ def read_project_file(path: Path, folder: Path, *, size: int = MAX_BYTES, is_set
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except PermissionError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):  # of which Python makes no file
+        os.close(descriptor)
+        raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -ld {path}")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
         check_user(status.st_uid, path)  # again: the file may have been replaced
         if not stat.S_ISREG(status.st_mode):
             raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -lL {path}")

@@ -75,6 +75,14 @@ def test_a_script_that_the_user_typed_may_be_in_the_home_folder(project: Project
     assert planned({"script": str(script)})
 
 
+def test_a_folder_in_place_of_a_file_is_refused(project: Project) -> None:
+    (project.folder / "folder.yaml").mkdir()
+
+    refused = project.run("plan", "-f", "folder.yaml", "train.py")
+    assert refused.returncode == 2
+    assert "folder.yaml' is a folder" in refused.stderr
+
+
 def test_runs_are_covered_in_a_project_that_is_named_through_a_link(project: Project) -> None:
     link = project.folder.parent / "link"
     link.symlink_to("code")
