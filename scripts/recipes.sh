@@ -8,7 +8,6 @@
 # The versions are those of templates/image/requirements/ and of plug-ins, as in images; the torch is that of .venv (make help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-shopt -s nullglob # perhaps no plug-in has requirements
 
 VENV=.venv-recipes
 STAMP=$VENV/composesim-recipes

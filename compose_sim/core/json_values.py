@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
-_MAX_NUMBER = 1 << 64  # a larger number cannot be formatted as a float
+MAX_NUMBER = 1 << 64  # an integer beyond 10^308 cannot even become a float
 _UNIONS = (UnionType, Union)  # `Literal[…] | None` is of the second kind
 _SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be printed
 _SCALARS: dict[Any, tuple[str, tuple[type, ...]]] = {
@@ -87,7 +87,7 @@ def _is_scalar(kind: Any, value: Any) -> bool:
     if isinstance(value, str):
         return not _SURROGATE.search(value)
     number: Any = value
-    return number is None or (abs(number) <= _MAX_NUMBER and isfinite(number))
+    return number is None or (abs(number) <= MAX_NUMBER and isfinite(number))
 
 
 def _read_object(cls: Any, value: Mapping[str, Any], path: str) -> Any:

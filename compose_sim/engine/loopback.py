@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _ESTABLISHED = "01"  # a state in /proc/net/tcp
-_MAPPED = (
-    f"{0:016X}{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"  # of an IPv4 address, in /proc/net/tcp6
-)
+# Of an IPv4 address in /proc/net/tcp6
+_MAPPED = f"{0:016X}{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"
 
 
 def is_own_peer(connection: socket.socket) -> bool:

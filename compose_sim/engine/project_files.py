@@ -28,15 +28,15 @@ def read_project_file(path: Path, folder: Path, *, size: int = MAX_BYTES, is_set
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except PermissionError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
-    status = os.fstat(descriptor)
-    if stat.S_ISDIR(status.st_mode):  # of which Python makes no file
-        os.close(descriptor)
-        raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -ld {path}")
-    with os.fdopen(descriptor, "rb") as file:
+    try:
+        status = os.fstat(descriptor)
         check_user(status.st_uid, path)  # again: the file may have been replaced
         if not stat.S_ISREG(status.st_mode):
-            raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -lL {path}")
-        content = file.read(size + 1) if status.st_size <= size else b""
+            raise SpecError(f"'{path}' is {kind_of(status)}, not a regular file", hint=f"ls -ldL {path}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(size + 1) if status.st_size <= size else b""
+    finally:
+        os.close(descriptor)
     if is_settings and folder.stat().st_mode & stat.S_IWOTH and status.st_uid not in _trusted(folder):
         raise SpecError(
             f"'{path}' belongs to another user, and anybody can write to '{folder}'",

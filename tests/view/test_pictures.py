@@ -28,18 +28,8 @@ def test_the_picture_of_the_page_was_made_from_the_present_code() -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        *(
-            "check",
-            "elastic",
-            "emulation",
-            "faults",
-            "gpu-sharing",
-            "hangs",
-            "launchers",
-            "links",
-            "nodes",
-        ),
-        *("recipes", "scenarios", "view"),
+        *("check", "elastic", "emulation", "faults", "gpu-sharing", "hangs", "launchers", "links", "nodes", "recipes"),
+        *("scenarios", "view"),
         *(f"plugins/{page.parent.name}/{page.stem}" for page in (ROOT / "docs" / "plugins").glob("*/*-cluster.md")),
     ],
 )

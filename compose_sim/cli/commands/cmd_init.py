@@ -50,11 +50,8 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     elif not force:
         say(f"kept {path}, which exists")
     else:
-        backup = next(each for number in count() if not os.path.lexists(each := path.with_name(_backup(path, number))))
+        names = (f"{path.name}.bak{number or ''}" for number in count())
+        backup = next(each for each in map(path.with_name, names) if not os.path.lexists(each))
         path.rename(backup)
         write_file(path, text)
         say(f"wrote {path}; the old one is {backup}")
-
-
-def _backup(path: Path, number: int) -> str:
-    return f"{path.name}.bak{number or ''}"

@@ -166,8 +166,8 @@ def build(
 
 def _frameworks(services: str) -> Iterator[Framework]:
     for name in filter(None, services.split(",")):
-        packages = load_service(name).PACKAGES if find(SERVICES, name) else {}
-        if not packages:
+        service = load_service(name) if find(SERVICES, name) else None
+        if not service or not service.PACKAGES:
             known = " and ".join(_IN_IMAGES)
             raise click.UsageError(f"--with {name}: an image can hold {known}; other services need nothing in it")
-        yield from getattr(load_service(name), "FRAMEWORKS", contents_of_packages(name, packages).frameworks)
+        yield from getattr(service, "FRAMEWORKS", contents_of_packages(name, service.PACKAGES).frameworks)

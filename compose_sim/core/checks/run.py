@@ -181,7 +181,7 @@ def find_check(name: str) -> ScriptCheck:
 
 
 def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] = ()) -> tuple[Result, ...]:
-    """Return the results of the chosen checks, in the order of IDS; a problem that follows from a failure names it."""
+    """Return the results of the chosen checks, in the order of `check_ids`; a problem that follows from a failure names it."""
     results = confirmed([_judge(name, case) for name in chosen(only, skip)])
     failures = {result.id for result in results if result.status == FAILED}
     names = _parameter_names(case.observed.of(ParameterNames))

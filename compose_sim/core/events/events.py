@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from compose_sim.core.json_values import MAX_NUMBER
 from compose_sim.core.text import without_temporary_folder
 
 MAX_LINE = 1 << 20  # characters; the longest real event is a stack dump of a few kilobytes
-MAX_INTEGER = 1 << 64
 
 # An operating system command, any other sequence of a terminal, a single control character, half of a surrogate pair, or what
 # changes the direction of text.
@@ -193,7 +193,7 @@ def _matches(value: Any, wanted: Any) -> bool:
 
 def bounded_integer(text: str) -> int:
     """Return the integer; raise ValueError if it needs more than 64 bits."""
-    if len(text) > len(str(-MAX_INTEGER)) or abs(number := int(text)) > MAX_INTEGER:
+    if len(text) > len(str(-MAX_NUMBER)) or abs(number := int(text)) > MAX_NUMBER:
         raise ValueError(text)
     return number
 

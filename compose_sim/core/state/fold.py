@@ -77,9 +77,8 @@ def _on_started(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_environment(state: ClusterState, event: Event) -> ClusterState:
-    return replace(
-        state, versions=dict(islice({**state.versions, **event.data, **state.versions}.items(), _MAX_VERSIONS))
-    )
+    new = {name: version for name, version in event.data.items() if name not in state.versions}
+    return replace(state, versions=dict(islice({**state.versions, **new}.items(), _MAX_VERSIONS)))
 
 
 def _on_hang(state: ClusterState, event: Event) -> ClusterState:

@@ -40,9 +40,7 @@ class Supervisor:
     def release(self) -> None:
         """Have the supervisor leave the run alone, because its nodes are gone or kept. May be called more than once."""
         if self.process.returncode is None:
-            with contextlib.suppress(
-                OSError, SpecError
-            ):  # such as a folder, which a script of the local engine can put there
+            with contextlib.suppress(OSError, SpecError):  # a script of the local engine can put a folder there
                 self._files.remove(ALIVE)
             self._unlock()
             with contextlib.suppress(BrokenPipeError):  # the supervisor was killed

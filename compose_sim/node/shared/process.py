@@ -1,4 +1,4 @@
-"""Kill a process when the parent ends, set the command line that `ps` shows, read its environment, and convert exit statuses."""
+"""Tell or arrange when processes of nodes end, set the command line that `ps` shows, read an environment, convert exit statuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 ALIVE = "control/alive"  # a file in the run's folder, which composesim and the supervisor of the run lock
 # Exists in the folder of a run on a cluster once composesim sends SIGTERM to nodes; else the cluster has sent it.
 STOP_NOTE = "control/stop"
-_GONE_AFTER_S = 10
+_GONE_AFTER = 10  # looks, a second or more apart
 _PR_SET_PDEATHSIG = 1
 _ARG_START, _ARG_END = 45, 46  # in /proc/self/stat, counted after the name: proc(5) calls them 48 and 49
 
@@ -64,7 +64,7 @@ class Owners:
         self.are_gone()
 
     def are_gone(self) -> bool:
-        """Return whether nobody holds the lock for some seconds."""
+        """Return whether nobody has held the lock for some seconds."""
         now = time.monotonic()
         if now < self._next or is_on_cluster():  # where the locks of another machine may be lost
             return False
@@ -82,4 +82,4 @@ class Owners:
             return False
         finally:
             os.close(file)
-        return self._free >= _GONE_AFTER_S
+        return self._free >= _GONE_AFTER
