@@ -11,10 +11,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from compose_sim.engine.host import run_names
+from compose_sim.engine.host.run_names import claimed_name
 from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.node.planning import memory_estimate
 from compose_sim.view.server import ViewServer
 from tests.audit.strangers import USER, answer_of, as_stranger, ports_of
 from tests.cli.conftest import COMMAND, UP, Project
@@ -154,6 +158,30 @@ def test_a_browser_is_started_with_an_address_that_works_once(project: Project) 
     assert address.partition("token=")[2] not in opened.read_text()
     assert f"Location: {address}\r\n" in first
     assert second.startswith("HTTP/1.0 404")
+
+
+def test_a_user_without_a_home_can_start_a_run() -> None:
+    def claim() -> str:
+        os.environ.pop("HOME", None)
+        with claimed_name("local", "demo"):
+            return str(run_names._folder())
+
+    folder = as_stranger(claim)
+    try:
+        assert folder == f"/tmp/composesim-{USER}"
+    finally:
+        Path(folder).rmdir()
+
+
+def test_the_estimate_of_a_user_without_a_home_writes_no_files() -> None:
+    def write() -> str:
+        os.environ.pop("HOME", None)
+        memory_estimate._write_no_file(SimpleNamespace())
+        Path("/written").write_text("")
+        return "written"
+
+    with pytest.raises(RuntimeError, match="an estimate writes no files"):
+        as_stranger(write)
 
 
 def test_a_process_of_another_user_does_not_pass_for_a_node(project: Project) -> None:

@@ -54,9 +54,11 @@ def _claim(path: Path) -> int | None:
 def _folder() -> Path | None:
     """Return a folder of this user on this machine, which no other user can write; None if there is none."""
     user = os.geteuid()
-    for folder in (Path(f"/run/user/{user}"), Path(f"/tmp/composesim-{user}"), Path.home() / ".cache/composesim/names"):
-        with suppress(OSError, RuntimeError):
-            if folder.parts[1] != "run":
+    of_session = f"/run/user/{user}"  # made at login
+    for name in (of_session, f"/tmp/composesim-{user}", "~/.cache/composesim/names"):
+        with suppress(OSError, RuntimeError):  # such as no home
+            folder = Path(name).expanduser()
+            if name != of_session:
                 folder.mkdir(0o700, parents=True, exist_ok=True)
             status = folder.lstat()
             is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not status.st_mode & 0o022
