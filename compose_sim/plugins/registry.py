@@ -3,7 +3,7 @@ Find optional features by group and name: the plug-ins in this folder, and what 
 
 - Nothing outside a plug-in imports it. Code that offers a choice of features asks this module for their names, and loads one by name.
 - `built_in` imports only the `__init__.py` of plug-ins, which import nothing, so that `--help` and `plan` stay quick.
-- Metadata of distributions takes long to read: `find` reads it only if no plug-in in this folder has the name.
+- Metadata of distributions takes long to read: once per group, and by `find` only if no plug-in in this folder has the name.
 - A feature in this folder wins over one of another distribution with the same name.
 - A feature of another distribution that cannot be loaded is a SpecError that names it; one in this folder is a bug of composesim.
 """
@@ -80,6 +80,7 @@ def built_in(group: str) -> Mapping[str, Feature]:
     return found
 
 
+@cache
 def installed(group: str) -> Mapping[str, Feature]:
     """Return the features of a group that other distributions register, by name, except those that have the name of one here."""
     from importlib.metadata import entry_points

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ wrong = outside_fault
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another distribution, with two commands, of which one cannot be imported, a fault, a check and a service."""
     (tmp_path / "outside_audit.py").write_text(AUDIT)
     (tmp_path / "outside_fault.py").write_text(FAULT)
@@ -85,6 +86,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
 
 
 @pytest.mark.usefixtures("outside")

@@ -62,7 +62,8 @@ def known_check(name: str) -> str:
 
 def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
-    return "" if name in check_ids() else f"there is no check '{name}'{did_you_mean(name, check_ids())}"
+    is_known = name in CHECK_IDS or find(CHECK_GROUP, name)
+    return "" if is_known else f"there is no check '{name}'{did_you_mean(name, check_ids())}"
 
 
 RECIPE_GROUP = "composesim.recipes"
