@@ -9,7 +9,6 @@ import jinja2
 
 from compose_sim import assets
 from compose_sim.core.compose.document import (
-    EMPTY,
     IDENTITY_FILES,
     render_document,
     render_identity,
@@ -17,6 +16,7 @@ from compose_sim.core.compose.document import (
     render_settings,
 )
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.mounts import EMPTY
 from compose_sim.core.plan.services import FILES as SERVICE_FILES
 from compose_sim.engine.run_folder.folder import is_run_folder
 from compose_sim.engine.run_folder.safe_files import SafeFolder

@@ -30,11 +30,11 @@ from compose_sim.core.plan.model import (
     PlannedPort,
     PlannedService,
 )
+from compose_sim.core.plan.mounts import covers_of, target_of
 from compose_sim.errors import ComposesimError
 
 # Folders of the run in every container, and whether they are read-only.
 _RUN_FOLDERS = {"node": True, "control": True, "shared": False}
-EMPTY = "empty"  # a folder in the run's folder; not a tmpfs, into which Podman copies what it covers
 IDENTITY_FILES = "identity"  # a folder in the run's folder
 _IDENTITY = [
     Mount(source=f"./{IDENTITY_FILES}/{name}", target=f"/etc/{name}", read_only=True) for name in ("passwd", "group")
@@ -138,16 +138,11 @@ def _covers(mounts: Iterable[Mount], *, folder: str, real_path: Callable[[str], 
         runs = PurePosixPath(real_path(str(above)))
         for mount in (replace(each, source=real_path(each.source)) for each in mounts):
             source = PurePosixPath(mount.source)
-            if runs.name == HIDDEN and runs.is_relative_to(source):
+            if runs.name == HIDDEN:
                 between = [path for path in reversed(runs.parents) if source in path.parents and not mount.read_only]
-                covers += [replace(mount, source=str(path), target=_within(mount, path)) for path in between]
-                covers.append(Mount(source=f"./{EMPTY}", target=_within(mount, runs), read_only=True))
+                covers += [replace(mount, source=str(path), target=target_of(path, mount)) for path in between]
+                covers += covers_of([mount], str(runs))
     return covers
-
-
-def _within(mount: Mount, path: PurePosixPath) -> str:
-    """Return where containers see a path below the source of a mount."""
-    return f"{mount.target}/{path.relative_to(mount.source)}"
 
 
 def quote(value: object) -> str:

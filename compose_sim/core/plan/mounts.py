@@ -14,6 +14,7 @@ from compose_sim.core.request.spec import ClusterSpec
 _SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")
 _PRIVATE = ("/", "/tmp", CONTAINER_HOME)  # folders that each container has, so that a project cannot be mounted there
 CONTAINS_HOME = "contains a home folder"
+EMPTY = "empty"  # a folder in the run's folder; not a tmpfs, into which Podman copies what it covers
 _CREDENTIALS = (".aws", ".config", ".docker", ".gnupg", ".kube", ".netrc", ".ssh")  # in a home folder
 
 
@@ -65,10 +66,15 @@ def covers_of(mounts: Iterable[Mount], folder: str) -> tuple[Mount, ...]:
     """Return mounts that hide a folder of this machine where containers see it through others. No path contains links."""
     path = PurePosixPath(folder)
     return tuple(
-        Mount(source="./empty", target=f"{mount.target}/{path.relative_to(mount.source)}", read_only=True)
+        Mount(source=f"./{EMPTY}", target=target_of(path, mount), read_only=True)
         for mount in mounts
         if path.is_relative_to(mount.source)
     )
+
+
+def target_of(path: PurePosixPath, mount: Mount) -> str:
+    """Return where containers see a path below the source of a mount."""
+    return f"{mount.target}/{path.relative_to(mount.source)}"
 
 
 def mapped_sources(spec: ClusterSpec, host: Host, mounts: Iterable[Mount], *, run_folder: str) -> tuple[str, ...]:
