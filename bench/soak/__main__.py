@@ -8,7 +8,18 @@ import sys
 import time
 
 from bench import machine
-from bench.soak import checkpoints, crashes, daemon_restarts, faults, flood, load, recovery, stream
+from bench.soak import (
+    checkpoints,
+    crashes,
+    daemon_restarts,
+    faults,
+    flood,
+    kills,
+    load,
+    recovery,
+    stream,
+    verdicts,
+)
 from bench.soak.leaks import left_of
 from bench.soak.progress import continued
 from bench.soak.setting import REPOSITORY, prepared
@@ -24,6 +35,8 @@ _ROWS = {
     "checkpoints": checkpoints.measure,
     "large": load.measure_large,
     "busy": load.measure_busy,
+    "verdicts": verdicts.measure,
+    "kills": kills.measure,
 }
 _PAGE, _VALUES = REPOSITORY / "bench" / "reliability.md", REPOSITORY / "bench" / "reliability.json"
 
@@ -35,10 +48,13 @@ def main() -> int:
         "--minutes",
         type=float,
         default=10,
-        help="minutes for each row that the next soak can continue: faults, large, busy; and for `stream`, at most 60",
+        help="minutes for each row that the next soak can continue: faults, large, busy, verdicts, kills; and for `stream`, at most 60",
     )
     parser.add_argument(
-        "--times", type=int, default=5, help="repetitions of each run in `large`, and of ten runs in `busy`"
+        "--times",
+        type=int,
+        default=5,
+        help="repetitions of each run in `large`, of ten runs in `busy`, forty in `verdicts`, twenty in `kills`",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=["docker", "local"], default="docker")

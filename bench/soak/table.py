@@ -18,6 +18,8 @@ _KNOWN = {
     "checkpoints": "",
     "large": "",
     "busy": "",
+    "verdicts": "",
+    "kills": "",
 }
 
 
