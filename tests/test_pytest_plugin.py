@@ -13,6 +13,7 @@ import pytest
 
 from compose_sim.engine.local.process_labels import labeled_processes
 from tests.builders import PATIENCE_S
+from tests.scenarios.conftest import eventually
 
 pytest_plugins = ["pytester"]
 
@@ -172,8 +173,8 @@ def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytes
     assert len(runs_of(pytester)) == 2
 
 
-@pytest.mark.train
-def test_an_interrupt_leaves_no_process(pytester: pytest.Pytester) -> None:
+def started(pytester: pytest.Pytester) -> tuple[subprocess.Popen[bytes], str]:
+    """Start pytest on a test that never ends; return it and the name of the run, once the ranks are in that test."""
     os.mkfifo(pytester.path / "began")
     began = os.open(pytester.path / "began", os.O_RDWR)
     pytester.makepyfile(
@@ -196,12 +197,28 @@ def test_waits():
     name = os.read(began, 100).decode()
     os.close(began)
     assert labeled_processes(name)
+    return process, name
+
+
+@pytest.mark.train
+def test_an_interrupt_leaves_no_process(pytester: pytest.Pytester) -> None:
+    process, name = started(pytester)
 
     process.send_signal(signal.SIGINT)
 
     assert process.wait(PATIENCE_S) == pytest.ExitCode.INTERRUPTED
     assert labeled_processes(name) == []
     assert runs_of(pytester) == []
+
+
+@pytest.mark.train
+def test_kill_9_of_pytest_leaves_no_process(pytester: pytest.Pytester) -> None:
+    process, name = started(pytester)
+
+    process.kill()
+    process.wait()
+
+    eventually(lambda: labeled_processes(name) == [], within=PATIENCE_S, what="the ranks end after pytest")
 
 
 @pytest.mark.parametrize(

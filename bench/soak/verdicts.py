@@ -14,7 +14,7 @@ from typing import Any
 from bench.soak.setting import Row, Soak
 
 NODES = 4
-AT_ONCE = 20  # their 80 ranks are the load
+AT_ONCE = 12  # their 48 ranks, twelve masters and agents are the load
 WANTED_LOAD = 60
 RUNS_PER_TIME = 40
 _HANG_TIMEOUT = "90s"
