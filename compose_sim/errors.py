@@ -59,6 +59,13 @@ class ResourceError(EnvironmentMissingError):
     """A disk is full or read-only, or this process can get no more file descriptors or memory."""
 
 
+class OutOfTimeError(Exception):
+    """What a run left takes more CPU time to judge than it may; `engine/run_folder/judging_time.py` raises it."""
+
+    def __str__(self) -> str:
+        return "not judged: what the run left takes too long to read"
+
+
 # What the number of an OSError means, and a command that shows more.
 _RESOURCES = {
     errno.ENOSPC: ("the disk is full", "df -h {path}; df -i {path}"),

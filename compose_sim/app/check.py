@@ -22,8 +22,9 @@ from compose_sim.engine.host.script_sources import read_sources
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
+from compose_sim.engine.run_folder.judging_time import judging_time
 from compose_sim.engine.run_folder.record import read_case, read_observed
-from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.errors import ComposesimError, OutOfTimeError, SpecError
 
 DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
@@ -82,7 +83,13 @@ class CheckedRun:
         self._record()
         sharing = shared(session.engine) if self._replays else nullcontext()
         with sharing as self._engine, session.running(self._listener):
-            case = replace(read_case(session.folder.path, session.report), sources=self._sources)
+            try:
+                with judging_time():
+                    case = replace(read_case(session.folder.path, session.report), sources=self._sources)
+            except OutOfTimeError as error:
+                cause = Cause(kind="coverage", message=str(error))
+                session.report = _with_verdict(session.report, "inconclusive", cause)
+                return session.report
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)
             try:
@@ -120,7 +127,8 @@ class CheckedRun:
     def judge(self, case: Case) -> Report:
         """Return the report with the results of the chosen checks, and the verdict of run and checks together."""
         only, skip = self._settings.only, self._settings.skip
-        results = run_checks(case, only=only, skip=skip)
+        with judging_time():
+            results = run_checks(case, only=only, skip=skip)
         found = coverage(results, only=only)
         checks = tuple(result.to_report() for result in results)
         report = _concluded(replace(self._session.report, checks=checks, coverage=found, hints=self._hints))

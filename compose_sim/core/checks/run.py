@@ -25,7 +25,7 @@ from compose_sim.core.checks.rules import (
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Coverage
 from compose_sim.core.request.names import CHECK_GROUP, chosen
-from compose_sim.errors import SpecError
+from compose_sim.errors import OutOfTimeError, SpecError
 from compose_sim.node.records.data import (
     Batch,
     EpochProgress,
@@ -235,7 +235,7 @@ def why_inconclusive(
     if not (case.observed.first(InitProcessGroup) or case.observed.first(ProcessGroup)):
         return "nothing distributed was seen: no rank called torch.distributed.init_process_group"
     for result in results:
-        if result.id in only and result.status == NOT_APPLICABLE:
+        if result.status == NOT_APPLICABLE and (result.id in only or result.detail == str(OutOfTimeError())):
             return f"{result.id} is not applicable: {result.detail}"
     return found.text if is_strict else ""
 
@@ -261,6 +261,8 @@ def _judge_as_far_as_recorded(name: str, case: Case) -> Result:
 def _judge_or_break(name: str, case: Case) -> Result:
     try:
         return find_check(name).judge(case)
+    except OutOfTimeError as error:
+        return replace(not_applicable(str(error)), id=name)
     except Exception as error:  # noqa: BLE001 - an error in one check must not cost the user the report
         problem = f"{BROKEN} ({type(error).__name__}: {error}): please report it"
         return replace(not_applicable(problem), id=name)

@@ -17,8 +17,10 @@ from compose_sim.core.verdict.root_cause import failed_at_start
 from compose_sim.core.verdict.verdict import judge
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.folder import RunFolder
+from compose_sim.engine.run_folder.judging_time import judging_time
 from compose_sim.engine.run_folder.node_files import files_of_nodes, folder_of
 from compose_sim.engine.run_folder.safe_files import UnsafeFileError
+from compose_sim.errors import OutOfTimeError
 from compose_sim.node.shared.progress_page import ProgressPage
 
 if TYPE_CHECKING:
@@ -68,7 +70,22 @@ def prepare_report() -> None:
 
 
 def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: Mapping[str, str]) -> Report:
-    """Return the report of a run that is over, with the timeline and the checks of what is left in the folder."""
+    """
+    Return the report of a run that is over, with the timeline and the checks of what is left in the folder.
+
+    A script can leave so much that reading it takes too long; then the report has only what the events say.
+    """
+    try:
+        with judging_time():
+            return _judged_report(folder, plan, state, output)
+    except OutOfTimeError as error:
+        from compose_sim.core.report.make_report import make_report
+
+        report = make_report(plan, state, outputs=output)
+        return replace(report, notes=(*report.notes, str(error)))
+
+
+def _judged_report(folder: RunFolder, plan: Plan, state: ClusterState, output: Mapping[str, str]) -> Report:
     from compose_sim.core.checks.rules.checkpoints import with_checkpoints
     from compose_sim.core.checks.run import run_checks, why_no_check
     from compose_sim.core.report.bottleneck import rank_times
