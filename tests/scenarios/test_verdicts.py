@@ -63,6 +63,21 @@ def test_how_a_rank_ended_is_told(project: Project, code: str, kind: str, messag
     assert (cause["rank"], cause["kind"], cause["message"]) == (1, kind, message)
 
 
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
+@pytest.mark.parametrize(
+    ("module", "call"), [("calendar", "calendar.mine()"), ("torch", "torch.mine()"), ("json", "json.mine()")]
+)
+def test_a_module_of_the_project_is_imported_as_under_python(
+    project: Project, launcher: str, module: str, call: str
+) -> None:
+    project.write(f"{module}.py", "def mine(): return 'mine'\n")
+    script = project.write("train.py", f"import {module}\nprint({call})\n")
+    outcome = project.run("up", "--launcher", launcher, "--engine", "local", "--nodes", "1", script)
+
+    assert outcome.status == 0
+    assert outcome.stdout == "node-0 | mine\n"
+
+
 def test_a_rank_that_never_joins_is_found_without_a_timeout(project: Project, engine: str) -> None:
     script = project.write("train.py", "import os, sys\nif os.environ['RANK'] == '1': sys.exit()\n" + JOINED)
     outcome = project.run("up", "--engine", engine, "--nodes", "2", "--json", script)

@@ -118,7 +118,7 @@ def _emit_versions() -> None:
 def _versions() -> dict[str, Any]:
     versions: dict[str, Any] = {"torch": None, "cuda": None, "cudnn": None, "nccl": None}
     torch = sys.modules.get("torch")
-    if torch is not None:
+    if torch is not None and hasattr(torch, "__path__"):  # a `torch.py` of the user is no package
         versions["torch"] = str(torch.__version__)
         versions["cuda"] = emulation.WORDS if emulation.is_on() else torch.version.cuda
     if versions["cuda"] and not emulation.is_on():

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from ..shared import process, roles
 from ..shared.event_log import EventLog
 from ..shared.frames import is_ours, message_of
+from ..shared.shadowing import forget, shadowed_modules
 from . import emulate, function_call, gpu_limits, instrument, teardown
 from .emulate import failures
 
@@ -46,6 +47,14 @@ class UserProgram:
     def command(self) -> list[str]:
         """The command line that would start a new Python with this program."""
         return [sys.executable, "-u", *self.arguments_of_python]
+
+    @property
+    def folder(self) -> str:
+        """The folder that Python searches first for modules."""
+        if self.is_module:
+            return str(Path.cwd())
+        path = Path(self.name).resolve()
+        return str(path if path.is_dir() else path.parent)
 
     def execute(self) -> NoReturn:
         """Become a new Python that runs this program as a rank."""
@@ -115,6 +124,7 @@ def run(program: UserProgram) -> None:
     instrument.begin(events, first=os.environ["LOCAL_RANK"] == "0")
     teardown.install()
     sys.breakpointhook = _breakpoint_for(events)
+    forget(shadowed_modules(program.folder))
     run_alone(program, events, end=instrument.end)
 
 

@@ -67,7 +67,8 @@ def _follow(loader: Any, name: str) -> None:
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module  # leave no trace on the loader
         execute(module)
-        for function in _after[name]:
+        # A `torch.py` of the user is another module; torch is a package.
+        for function in _after[name] if name != "torch" or hasattr(module, "__path__") else ():
             _call(function, module)
 
     loader.exec_module = exec_module

@@ -21,6 +21,7 @@ from pathlib import Path
 from ..rank import instrument, script_runner
 from ..rank.emulate import failures
 from ..shared import process, starter_protocol
+from ..shared.shadowing import shadowed_modules
 from . import exec_command, quick_exit
 from .import_ahead import import_ahead
 
@@ -146,7 +147,8 @@ def run_rank(variables: dict[str, str] | None, launcher: str, program: list[str]
     if launcher == "command":
         exec_command.execute(program)
     user_program = script_runner.UserProgram.from_arguments(program)
-    if launcher == "env" or "COMPOSESIM_OWN_HASHES" in os.environ:  # forked ranks share the seed of Python's hashes
+    # Forked ranks share the seed of Python's hashes, and have modules that those of the project should have shadowed.
+    if launcher == "env" or "COMPOSESIM_OWN_HASHES" in os.environ or shadowed_modules(user_program.folder):
         user_program.execute()
     script_runner.run(user_program)
 
