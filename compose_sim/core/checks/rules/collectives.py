@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compose_sim.core.checks import (
+    NOT_APPLICABLE,
     SEVERAL_RANKS,
     Case,
     Result,
@@ -19,7 +20,7 @@ from compose_sim.core.checks import (
     ranks_text,
     where,
 )
-from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure
+from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, uneven_inputs
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause
 from compose_sim.node.records.data import Batch, EpochProgress
@@ -229,7 +230,7 @@ def _is_uneven(case: Case, group: IssuingGroup, one: IssuedCollective, other: Is
     if least == max(group.forwards.values()):
         return False
     early = [each for each in (one, other) if each is not None and group.forwards[each.rank] == least]
-    if not early:
+    if not early or uneven_inputs.judge(case).status == NOT_APPLICABLE:  # which would leave the user without an answer
         return False
     rank = case.observed.ranks[early[0].rank]
     loop = [each for each in rank.of(EpochProgress, Batch) if each.index < early[0].seen.index]

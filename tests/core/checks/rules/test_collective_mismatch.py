@@ -9,6 +9,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
 from compose_sim.core.checks.rules.collectives import collective_mismatch
+from compose_sim.core.checks.rules.progress import uneven_inputs
 from compose_sim.core.report.report import Cause
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.data import EpochProgress
@@ -16,6 +17,8 @@ from compose_sim.node.records.process_groups import Collective, DdpForward, Late
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import WORLD, at, collective, two_nodes
+from tests.core.checks.rules.loading import epoch, loader
+from tests.core.checks.rules.replicas import ddp
 
 BARRIER = collective("barrier")
 FORWARD = DdpForward(0, WORLD)
@@ -132,9 +135,22 @@ def test_collectives_that_were_too_many_to_note_are_counted_in_each_group() -> N
 
 
 def test_ranks_that_ran_out_of_batches_are_left_to_uneven_inputs() -> None:
-    ended = EpochProgress(0, 0, "exhausted", batches=1)
-    case = two_nodes(lambda rank: [FORWARD, *([ended, BARRIER] if rank == 1 else [FORWARD])], verdict="hung")
-    assert collective_mismatch.judge(case).status == NOT_APPLICABLE
+    def records(rank: int) -> list[Record]:
+        batches = epoch(range(6 if rank == 1 else 8), exhausted=rank == 1)
+        return [ddp(), loader(), *batches, *[FORWARD] * (3 if rank == 1 else 4), *([BARRIER] if rank == 1 else [])]
+
+    case = two_nodes(records, verdict="hung")
+    assert (collective_mismatch.judge(case).status, uneven_inputs.judge(case).status) == (NOT_APPLICABLE, FAILED)
+
+
+def test_what_uneven_inputs_cannot_judge_is_not_left_to_it() -> None:
+    """Without a loader, rank 0 alone reduces, and the process ends when gloo sees the gradients of the others."""
+    alone = collective("all_reduce", line=16)
+    cause = Cause(kind="signal", rank=0, node="node-0", message="rank 0 was killed by SIGABRT")
+    case = two_nodes(lambda rank: [FORWARD, *([alone] if rank == 0 else [FORWARD])], verdict="failed", cause=cause)
+    result = collective_mismatch.judge(case)
+    assert (result.status, result.ranks, at(result)) == (FAILED, (1, 2, 3), alone.at)
+    assert uneven_inputs.judge(case).status == NOT_APPLICABLE
 
 
 def test_an_extra_barrier_at_the_end_of_an_epoch_is_not_a_lack_of_batches() -> None:
