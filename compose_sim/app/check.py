@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -18,7 +17,6 @@ from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.names import chosen
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
-from compose_sim.engine.host.script_sources import read_sources
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
@@ -71,8 +69,7 @@ class CheckedRun:
         self._settings = session.request.spec.check
         self._replays = bool(_NEED_A_REPLAY & set(chosen(self._settings.only, self._settings.skip)))
         self._engine: Engine | None = None  # which the replays share
-        script = str(session.request.spec.script or "")
-        self._sources = read_sources(session.request.folder, script, _search_path(session))
+        self._sources = session.sources()
         self._hints = tuple(find_hints(self._sources))
         for hint in self._hints:
             listener.progress(f"note: {hint}")
@@ -171,12 +168,6 @@ class CheckedRun:
             return observed, ""
         cause = result.cause
         return observed, f"at world size 1 the script {result.verdict}: {cause.first_line}" if cause else ""
-
-
-def _search_path(session: Session) -> list[str]:
-    """Return PYTHONPATH as ranks have it; only processes on this machine inherit it."""
-    inherited = os.environ if session.plan.engine == "local" else {}
-    return {**inherited, **session.plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _why_no_replay(case: Case) -> str:

@@ -31,7 +31,7 @@ from compose_sim.version import __version__
 if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.app.listener import Listener
     from compose_sim.app.node_removal import NodeRemoval
-    from compose_sim.core.report.report import Report
+    from compose_sim.core.report.report import Hint, Report
     from compose_sim.core.scenarios import Player
     from compose_sim.core.state.state import ClusterState
     from compose_sim.engine.lifetime.supervisor import Supervisor
@@ -135,7 +135,9 @@ class Session:
 
                 Networks(self.plan, self.engine).check(self.plan.links)
             for crashed in remove_crashed(self.request.folder):
-                listener.progress(f"removed what the crashed run '{crashed.run}' had left on {crashed.engine.name}")
+                listener.progress(
+                    f"removed what the {crashed.how_it_ended} run '{crashed.run}' had left on {crashed.engine.name}"
+                )
             self.folder.claim()
             try:
                 with claimed_name(self.plan.engine, self.name):
@@ -304,7 +306,36 @@ class Session:
         logs = last_output(self.folder, state) if judge(state).word == "failed" else {}
         output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
         self.folder.append_event("verdict", verdict=judge(state, output).word, last_t=state.last_t)
-        return build_report(self.folder, self.plan, state, output=output)
+        report = build_report(self.folder, self.plan, state, output=output)
+        report = replace(report, hints=self.hints()) if report.needs_hints else report
+        return self._with_mount_hint(report) if report.cause else report
+
+    def _with_mount_hint(self, report: Report) -> Report:
+        """Return the report with the option that would let nodes see a file, if a rank did not find one that this machine has."""
+        from compose_sim.core.report.missing import missing_file, mount_hint, on_this_machine
+        from compose_sim.engine.host.answers import home_folder
+
+        cause = report.cause
+        path = missing_file(cause.message, self.plan) if cause else ""
+        source = on_this_machine(path, home_folder("")) if path else ""
+        if cause is None or not source or Path(source).is_relative_to(self.request.folder) or not Path(source).exists():
+            return report
+        hint = mount_hint(path, source, self.plan)
+        return replace(report, cause=replace(cause, traceback=f"{cause.traceback or ''}\n{hint}".lstrip()))
+
+    def sources(self) -> dict[str, str]:
+        """Return the text of the script, and of the user's modules that it imports, by path."""
+        from compose_sim.engine.host.script_sources import read_sources
+
+        inherited = os.environ if self.plan.engine == "local" else {}  # only processes on this machine inherit it
+        search_path = {**inherited, **self.plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
+        return read_sources(self.request.folder, str(self.request.spec.script or ""), search_path)
+
+    def hints(self) -> tuple[Hint, ...]:
+        """Return the lines of these files that are often wrong."""
+        from compose_sim.core.checks.source import find_hints
+
+        return tuple(find_hints(self.sources()))
 
 
 def _prepare() -> None:

@@ -45,6 +45,7 @@ def test_an_exception_is_the_cause_with_its_traceback(project: Project, engine: 
             "ZeroDivisionError: division by zero",  # not that of rank 0, though rank 1 is stopped before it has exited
         ),
         ("sys.exit(3)", "exit", "rank 1 exited with status 3"),
+        ("sys.exit('no conf.yaml')", "exit", "rank 1 exited with status 1: no conf.yaml"),
         ("import ctypes; ctypes.string_at(0)", "signal", "rank 1 was killed by SIGSEGV"),
         ("os.abort()", "signal", "rank 1 was killed by SIGABRT"),
         (
@@ -61,6 +62,33 @@ def test_how_a_rank_ended_is_told(project: Project, code: str, kind: str, messag
 
     assert outcome.status == 1
     assert (cause["rank"], cause["kind"], cause["message"]) == (1, kind, message)
+
+
+ALONE = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(torch.nn.Linear(8, 4))
+for step in range(10):
+    model(torch.randn(16, 8)).mean().backward()
+    if rank == 0 and step == 5:
+        dist.all_reduce(torch.zeros(1))
+"""
+
+
+def test_a_collective_of_one_rank_is_named_with_its_line(project: Project) -> None:
+    """Gloo ends a process, because the others reduce gradients, and not all builds of it do so in the same rank."""
+    script = project.write("train.py", JOINED + ALONE)
+    outcome = project.run("up", "--engine", "local", "--nodes", "2", "--json", script)
+    mismatch = next(check for check in outcome.report["checks"] if check["id"] == "collective-mismatch")
+    line = f"{JOINED}{ALONE}".splitlines().index("        dist.all_reduce(torch.zeros(1))") + 1
+
+    assert outcome.status == 1
+    assert mismatch["status"] == "failed"
+    assert mismatch["place"]["line"] == line
+    assert [hint["place"]["line"] for hint in outcome.report["hints"]] == [line]
+    assert outcome.report["cause"]["rank"] is not None
+    assert "train.py, line " in outcome.report["cause"]["message"] + outcome.report["cause"]["traceback"]
 
 
 @pytest.mark.parametrize("launcher", ["warm", "torchrun"])

@@ -79,7 +79,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "breakpoint": {"phase": str, "file": str, "line": int, "socket": str},
     "profiled": {"file": str, "first": int, "steps": int, "lag": _NUMBER, "why": str},
     "exception": {"type": str, "message": str, "traceback": str, "hint": str, "gap": str},
-    "script-ended": _EXIT,
+    "script-ended": {**_EXIT, "message": str},
     "stalled": _WHEREABOUTS,
     "dumped": _WHEREABOUTS,
     "hang": {"message": str, "traceback": str},

@@ -12,6 +12,7 @@ from compose_sim.core.faults.record import FaultRecord
 from compose_sim.core.host.torch_versions import torch_range
 from compose_sim.core.plan.model import Plan, PlannedNode
 from compose_sim.core.report.bottleneck import Bottleneck, RankTimes, data_share, find_bottleneck
+from compose_sim.core.report.missing import package_hint
 from compose_sim.core.report.report import (
     Cause,
     DriverReport,
@@ -25,8 +26,9 @@ from compose_sim.core.report.report import (
     Timings,
     published_services,
 )
+from compose_sim.core.report.tracebacks import raised_at
 from compose_sim.core.state.progress import phase_of
-from compose_sim.core.state.state import ClusterState, Failure, NodeState
+from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState
 from compose_sim.core.text import format_bytes, format_seconds
 from compose_sim.core.verdict.verdict import judge
 
@@ -51,7 +53,7 @@ def make_report(
         recipe=plan.recipe,
         verdict=verdict.word,
         exit_code=verdict.exit_code,
-        cause=_cause(verdict.cause) if verdict.cause else None,
+        cause=_cause(verdict.cause, plan) if verdict.cause else None,
         world_size=plan.world_size,
         # An elastic run may not have needed all nodes.
         nodes=tuple(
@@ -82,13 +84,15 @@ def make_report(
     )
 
 
-def _cause(failure: Failure) -> Cause:
+def _cause(failure: Failure, plan: Plan) -> Cause:
+    hint = package_hint(failure.message, plan)
     return Cause(
         node=failure.node,
         rank=failure.rank,
         kind=failure.kind,
         message=failure.message,
-        traceback=failure.traceback or None,
+        place=raised_at(failure.traceback) if failure.kind in ("exception", GAP) else None,
+        traceback="\n".join(filter(None, (failure.traceback, hint))) or None,
     )
 
 

@@ -13,6 +13,7 @@ from compose_sim.core.json_values import from_json, to_json
 from compose_sim.core.plan.model import Choice, Plan, PlannedPort
 from compose_sim.core.report.bottleneck import Bottleneck, RankTimes
 from compose_sim.core.text import format_seconds
+from compose_sim.core.verdict.root_cause import is_consequence
 from compose_sim.core.verdict.verdict import VerdictWord
 
 _LOOPBACK = "127.0.0.1"
@@ -95,6 +96,7 @@ class Cause:
         "coverage (too little could be judged) or expectation (an expectation of a scenario was not met)",
     ]
     message: Annotated[str, "What happened; the first line says it in short"]
+    place: Annotated[Place | None, "The innermost line of the user's code, if it is known"] = None
     traceback: Annotated[
         str | None, "The evidence: a traceback, the stacks of all ranks, or the last lines of output"
     ] = None
@@ -349,6 +351,14 @@ class Report:
         """Whether the run itself did not pass, apart from checks and expectations."""
         by_judges = self.cause is not None and self.cause.kind in ("check", "coverage", "expectation")
         return self.verdict != "passed" and not by_judges
+
+    @property
+    def needs_hints(self) -> bool:
+        """Whether the source may say more than the cause: a rank ended without an exception of its own, or ranks wait."""
+        if self.cause is None or not self.run_failed:
+            return False
+        silent = self.cause.kind in ("exit", "signal", "hang", "timeout")
+        return silent or is_consequence(self.cause.message) or "gloo" in self.cause.message
 
     @property
     def check_exit_code(self) -> int:

@@ -127,7 +127,8 @@ def _on_exception(state: ClusterState, event: Event) -> ClusterState:
 
 
 def _on_script_ended(state: ClusterState, event: Event) -> ClusterState:
-    return _update_rank(state, event, phase="ended", script_exit_code=event.data.get("exit_code"))
+    code, said = event.data.get("exit_code"), str(event.data.get("message") or "")
+    return _update_rank(state, event, phase="ended", script_exit_code=code, last_words=said)
 
 
 def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
@@ -161,7 +162,7 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
     elif signal:
         kind, message = "signal", f"rank {rank.rank} was killed by {name}"
     else:
-        meaning = _OF_SHELLS.get(exit_code or 0, "")
+        meaning = f": {rank.last_words}" if rank.last_words else _OF_SHELLS.get(exit_code or 0, "")
         kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}{meaning}"
     message += _why_refused(event, rank.node)
     return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message, generation=event.generation)

@@ -14,8 +14,8 @@ from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import available_plug_ins, make_engine
 from compose_sim.engine.run_folder.finished import belongs_to, end_of
-from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, runs_folder, runs_of
-from compose_sim.engine.run_folder.node_files import folder_of
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, last_event, runs_folder, runs_of
+from compose_sim.engine.run_folder.node_files import OWN_EVENTS, folder_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import CommandError, ComposesimError, DaemonError, SpecError
 
@@ -33,6 +33,12 @@ class FoundRun:
     )  # None if the run was rendered, or if its folder is unknown, cannot be seen from here, or is not safe
     state: str  # see `state_of`
     path: Path | None = None  # of the folder, even if that cannot be seen from here
+
+    @property
+    def how_it_ended(self) -> str:
+        """`interrupted` if the user had stopped it, else `crashed`."""
+        stopping = last_event(self.folder.path, "", "stopping", file=OWN_EVENTS) if self.folder else {}
+        return "interrupted" if stopping.get("reason") == "interrupted" else "crashed"
 
     def is_in(self, project: Path) -> bool:
         """Return whether it is a run of this project."""

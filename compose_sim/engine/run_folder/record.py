@@ -86,6 +86,7 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
 
 
 def _judged_report(folder: RunFolder, plan: Plan, state: ClusterState, output: Mapping[str, str]) -> Report:
+    from compose_sim.core.checks.last_words import with_last_words
     from compose_sim.core.checks.rules.checkpoints import with_checkpoints
     from compose_sim.core.checks.run import run_checks, why_no_check
     from compose_sim.core.report.bottleneck import rank_times
@@ -99,7 +100,9 @@ def _judged_report(folder: RunFolder, plan: Plan, state: ClusterState, output: M
     times = rank_times(timeline.tallies)
     report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path, plan.recipe), times=times)
     report = with_checkpoints(report, lambda generation: read_observed(folder.path, state, generation=generation))
-    results = run_checks(read_case(folder.path, report, why_not=why_no_check(plan.launcher), observed=observed))
+    case = read_case(folder.path, report, why_not=why_no_check(plan.launcher), observed=observed)
+    report = replace(report, cause=with_last_words(case))
+    results = run_checks(replace(case, cause=report.cause))
     return replace(report, checks=tuple(result.to_report() for result in results))
 
 

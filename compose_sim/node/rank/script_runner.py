@@ -23,6 +23,8 @@ from ..shared.shadowing import forget, shadowed_modules
 from . import emulate, function_call, gpu_limits, instrument, teardown
 from .emulate import failures
 
+_LONGEST_WORDS = 2000  # of sys.exit("text"), which may be any text
+
 
 @dataclass(frozen=True)
 class UserProgram:
@@ -130,11 +132,12 @@ def run(program: UserProgram) -> None:
 
 def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None] = lambda: None) -> None:
     """Run `program` without observers, and report how it ended, after calling `end`."""
-    exit_code = 0
+    exit_code, said = 0, ""
     try:
         program.run()
     except SystemExit as error:
         exit_code = _exit_code(error.code)
+        said = error.code[:_LONGEST_WORDS] if isinstance(error.code, str) else ""
         raise
     except BaseException as error:
         gap = failures.gap(error)
@@ -145,7 +148,7 @@ def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None]
         raise
     finally:
         end()
-        events.emit("script-ended", exit_code=exit_code)
+        events.emit("script-ended", exit_code=exit_code, message=said)
 
 
 def _breakpoint_for(events: EventLog) -> Callable[..., Any]:
@@ -173,7 +176,7 @@ def _report_exception(events: EventLog, error: BaseException, hint: str, gap: st
 
 
 def _hint(error: BaseException) -> str:
-    """Return which launcher to use, or how to install a package that is missing; else ""."""
+    """Return which launcher to use, if the script starts ranks itself; else ""."""
     # The launcher env sets no run id. With one rank per node, it leaves it to the script to start more.
     started = "TORCHELASTIC_RUN_ID" in os.environ or os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
     if (
@@ -183,12 +186,7 @@ def _hint(error: BaseException) -> str:
     ):
         again = "composesim up --launcher env --nproc-per-node 1 …"
         return f"The ranks had already been started when the script started its own. Try: {again}"
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
-        return ""
-    if os.environ.get("COMPOSESIM_ENGINE"):  # without containers
-        return f"The nodes run {sys.executable}. Try: {sys.executable} -m pip install {name}"
-    return f"The nodes run {sys.executable} of their image. Try: composesim image build --requirements FILE"
+    return ""
 
 
 def _hide_our_frames(error: BaseException) -> None:

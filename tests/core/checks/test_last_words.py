@@ -1,0 +1,74 @@
+"""A rank that ends without an exception is explained by its last collective and the last lines that it printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from compose_sim.core.checks import Case
+from compose_sim.core.checks.last_words import with_last_words
+from compose_sim.core.report.report import Cause, Place
+from compose_sim.node.records.process_groups import DdpForward
+from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
+
+ABORTED = Cause(kind="signal", rank=0, node="node-0", message="rank 0 was killed by SIGABRT")
+GLOO = (
+    "epoch 1",
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] 20 vs 4. Received data size doesn't match",
+    "frame #0: c10::Error (0x5f in libc10.so)",
+    "",
+)
+
+
+def a_case(cause: Cause, *lines: str) -> Case:
+    alone = collective("all_reduce", line=16)
+    return two_nodes(lambda rank: [alone], verdict="failed", cause=cause, logs={0: lines})
+
+
+def test_an_abort_names_the_last_collective_and_the_complaint() -> None:
+    cause = with_last_words(a_case(ABORTED, *GLOO))
+
+    assert cause is not None
+    assert cause.place == Place(file="/work/train.py", line=16)
+    assert cause.message == (
+        "rank 0 was killed by SIGABRT after all_reduce (train.py, line 16): 20 vs 4. Received data size doesn't match"
+    )
+    assert (cause.traceback or "").splitlines()[1:2] == ["  epoch 1"]
+    assert "frame #0" not in (cause.traceback or "")
+
+
+def test_the_last_lines_of_an_exit_are_evidence_and_not_the_message() -> None:
+    exited = Cause(kind="exit", rank=0, node="node-0", message="rank 0 exited with status 9")
+    cause = with_last_words(a_case(exited, "fatal error: no such file"))
+
+    assert cause is not None
+    assert (cause.message, cause.place) == (exited.message, None)
+    assert "fatal error: no such file" in (cause.traceback or "")
+
+
+def test_a_forward_pass_counts_as_a_collective() -> None:
+    forward = DdpForward(0, WORLD, at=("/work/train.py", 11))
+    cause = with_last_words(two_nodes(lambda rank: [forward], verdict="failed", cause=ABORTED))
+
+    assert cause is not None
+    assert cause.place == Place(file="/work/train.py", line=11)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        Cause(kind="exception", rank=0, node="node-0", message="ValueError: boom", traceback="Traceback …"),
+        Cause(kind="oom", rank=0, node="node-0", message="rank 0 was killed: node-0 ran out of memory"),
+        Cause(kind="signal", node="node-0", message="node-0 was killed (SIGKILL)"),
+    ],
+)
+def test_other_causes_stay_as_they_are(cause: Cause) -> None:
+    assert with_last_words(a_case(cause, *GLOO)) == cause
+
+
+def test_a_flood_of_output_is_cut() -> None:
+    cause = with_last_words(a_case(ABORTED, *["error " + "x" * 100_000] * 500))
+
+    assert cause is not None
+    assert len(cause.message) < 300
+    assert len(cause.traceback or "") < 5000
