@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from compose_sim.cli.console import echo
+from compose_sim.cli.console import echo, show
 from compose_sim.cli.spelling import no_such_verb, normalize, with_suggestion
 from compose_sim.engine.project_owner import TRUST
 from compose_sim.errors import ComposesimError, EnvironmentMissingError, SpecError, missing_dependency, resource_errors
@@ -28,36 +28,43 @@ COMMANDS = "composesim.commands"
 # Verb -> its line in `--help`. A verb's module is imported only when it runs, so that `--help` is fast.
 _OWN_VERBS = {
     "up": "Run a script on a cluster of nodes, and exit with a verdict.",
-    "rerun": "Run the command of an earlier run again.",
     "check": "Find mistakes in the distributed code of a script.",
     "play": "Play a scenario of faults in a run, and check its expectations.",
+    "rerun": "Run the command of an earlier run again.",
     "plan": "Show what `up` would run, and why.",
     "render": "Write a folder that runs with plain `docker compose up`.",
+    "wait": "Wait for a run to finish, and exit with its exit code.",
     "ps": "List runs and their nodes.",
     "logs": "Show what the ranks printed.",
+    "report": "Show the report of a run.",
+    "view": "Show a run as a page in the browser, live or finished.",
+    "stats": "Show CPU, memory and network of each node.",
+    "trace": "Write the timeline of a run for Perfetto.",
+    "profile": "Profile some steps on all ranks of a run.",
+    "dump": "Show the stack and the pending collectives of each rank.",
     "exec": "Run a command inside a node, or all nodes.",
     "attach": "Attach to the debugger of a rank that waits at breakpoint().",
-    "wait": "Wait for a run to finish, and exit with its exit code.",
-    "stats": "Show CPU, memory and network of each node.",
     "fault": "Inject a fault into a run (see `fault list`).",
     "heal": "Undo faults.",
     "link": "Change the bandwidth, delay and loss of links during a run.",
     "scale": "Change the number of nodes in an elastic run.",
     "down": "End a run and remove its nodes.",
     "prune": "Remove what crashed runs left behind.",
-    "report": "Show the report of a run.",
-    "view": "Show a run as a page in the browser, live or finished.",
-    "trace": "Write the timeline of a run for Perfetto.",
-    "profile": "Profile some steps on all ranks of a run.",
-    "dump": "Show the stack and the pending collectives of each rank.",
-    "bench": "Measure shaped links, or nodes that share GPUs.",
     "doctor": "Check this machine, and print how to fix it.",
     "init": "Write a composesim.yaml and a small DDP script.",
-    "explain": "Explain a term, with a drawing.",
     "image": "Build the image that nodes run.",
+    "bench": "Measure shaped links, or nodes that share GPUs.",
+    "explain": "Explain a term, with a drawing.",
     "completion": "Print the shell completion script for bash, zsh or fish.",
     "help": "Show the help of a verb.",
 }
+_GROUPS = {
+    "up": "Run",
+    "ps": "Look",
+    "fault": "Break",
+    "down": "Clean up",
+    "doctor": "Set up and learn",
+}  # by first verb
 # Modules of several verbs, where each command is a function `VERB_command`. The others are `command` in `cmd_VERB.py`.
 _MODULES = {
     "following": ("logs", "stats", "wait"),
@@ -121,9 +128,15 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of verbs for `--help` without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        """Write the verbs in groups for `--help`, without importing them."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        title = ""
+        for verb, line in VERBS.items():
+            title = _GROUPS.get(verb, title)
+            groups.setdefault(title, []).append((verb, line))
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 _HELP = """Turn this machine into an N-node PyTorch training cluster.
@@ -203,7 +216,7 @@ def _exit_with(error: ComposesimError, text: str = "") -> NoReturn:
     if not as_json:
         evidence = "\n".join(f"  {line}" for line in error.evidence.splitlines())
         parts = [f"Error: {error.message}", evidence, f"Try: {error.hint}" if error.hint else ""]
-        echo(text or "\n".join(filter(None, parts)), err=True)
+        show(text or "\n".join(filter(None, parts)), err=True)
     sys.exit(error.exit_code)
 
 

@@ -31,6 +31,9 @@ MARKS: dict[str, tuple[str, str | None]] = {
 }
 
 
+_SHORTEST_CELL = 12
+_COPIED = ("Try: ", "Run it: ", "composesim ")
+_WORD = re.compile(r" *[^ ]+| +$")
 _COLOR, _PLAIN = re.compile(r"\x1b\[([0-9;]*)m"), "\x1b[0m"
 # What JSON may contain unescaped, and `printable` removes.
 _UNESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
@@ -63,9 +66,51 @@ def in_github_job() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
+def show(text: str, *, hang: int | None = None, err: bool = False) -> None:
+    """Print words of our own: on a terminal, wrapped to its width. `hang` is the indentation of continued lines."""
+    width = screen_width(err=err)
+    echo(wrapped(text, width, hang=hang) if width else text, err=err)
+
+
+def screen_width(*, err: bool = False) -> int:
+    """Return the columns of the terminal that stdout, or stderr, writes to; 0 if it is a file or a pipe."""
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        return 0
+    named = os.environ.get("COLUMNS", "")
+    return int(named) if named.isdecimal() and 0 < len(named) < 5 else os.get_terminal_size(stream.fileno()).columns
+
+
 def say(text: str) -> None:
     """Print a message on stderr."""
-    echo(text, err=True)
+    show(text, err=True)
+
+
+def wrapped(text: str, width: int, *, hang: int | None = None) -> str:
+    """
+    Return text whose lines are broken at spaces to fit into `width` columns; colors take none.
+
+    Continued lines are indented by `hang` columns, by default two more than the first. A word that is too long, such as a path, and
+    a line with a command to copy stay whole.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        plain = _COLOR.sub("", line)
+        if len(plain) <= width or plain.lstrip().startswith(_COPIED):
+            lines.append(line)
+            continue
+        indent = len(plain) - len(plain.lstrip()) + 2 if hang is None else hang
+        current, used = "", 0
+        for word in _WORD.findall(line):
+            columns = len(_COLOR.sub("", word))
+            if used + columns > width and _COLOR.sub("", current).strip():
+                lines.append(current)
+                word = " " * min(indent, width // 2) + word.lstrip()
+                current, used = "", 0
+                columns = len(_COLOR.sub("", word))
+            current, used = current + word, used + columns
+        lines.append(current)
+    return "\n".join(lines)
 
 
 def print_json(value: Any) -> None:
@@ -82,6 +127,8 @@ def to_json_text(value: Any, *, indent: int | None = None) -> str:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], *, err: bool = False) -> None:
     """Print a table with aligned columns on stdout, or on stderr if `err`; numbers are aligned to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
+    if width := screen_width(err=err):
+        _fit(header, cells, width)
     widths = [max([len(title), *(len(row[column]) for row in cells)]) for column, title in enumerate(header)]
     right = [bool(rows) and all(isinstance(row[column], int | float) for row in rows) for column in range(len(header))]
 
@@ -100,6 +147,28 @@ def verdict_line(word: str, text: str, *, status: str = "") -> str:
     """Return the last line of a run, with the mark of the status, which is the word unless another one is given."""
     mark, color = MARKS.get(status or word, MARKS["failed"])
     return click.style(f"{mark} {word}", fg=color, bold=True) + f"  {' '.join(text.splitlines())}"
+
+
+def _fit(header: Sequence[str], cells: list[list[str]], width: int) -> None:
+    """
+    Make rows fit into `width` columns, if that leaves _SHORTEST_CELL of each cell.
+
+    First the last column gives way, then the widest others; the first one, a name to copy, does not. Words in the last column are
+    wrapped. Of a path the beginning is left out, whose end says more.
+    """
+    widths = [max([len(title), *(len(row[column]) for row in cells)]) for column, title in enumerate(header)]
+    last, excess = len(header) - 1, sum(widths) + 2 * (len(header) - 1) - width
+    for column in sorted(range(1, len(header)), key=lambda column: (column != last, -widths[column])):
+        room = min(widths[column], max(widths[column] - excess, _SHORTEST_CELL))
+        excess -= widths[column] - room
+        widths[column] = room
+    indent = f"\n{'':<{sum(widths[:-1]) + 2 * last}}"
+    for row in cells:
+        for column, room in enumerate(widths):
+            if len(row[column]) > room and (column != last or " " not in row[column]):
+                is_path = row[column].startswith(("/", "~"))
+                row[column] = f"…{row[column][1 - room :]}" if is_path else f"{row[column][: room - 1]}…"
+        row[-1] = wrapped(row[-1], widths[-1], hang=0).replace("\n", indent)
 
 
 @cache

@@ -265,14 +265,14 @@ def read_sources(report: Report, folder: str) -> dict[str, Any]:
     places = [result.place for result in report.checks if result.is_problem and result.place]
     sources = {}
     for place in places:
-        lines = _read_source(place.file, folder) if place.line else None
+        lines = read_source(place.file, folder) if place.line else None
         if lines and place.line and place.line <= len(lines):
             first = max(1, place.line - _AROUND)
             sources[f"{place.file}:{place.line}"] = [first, lines[first - 1 : place.line + _AROUND]]
     return sources
 
 
-def _read_source(file: str, folder: str) -> list[str] | None:
+def read_source(file: str, folder: str) -> list[str] | None:
     """Return the lines of a Python file; None if it is elsewhere, as ranks can write any path into their records."""
     try:
         descriptor = os.open(Path(folder, file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

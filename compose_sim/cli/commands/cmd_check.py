@@ -20,12 +20,8 @@ from compose_sim.cli.run_lookup import FILE
 from compose_sim.cli.run_session import run_session
 from compose_sim.cli.views.page import view_option, write_junit, write_page
 from compose_sim.cli.views.report import (
-    check_verdict,
-    look_line,
-    print_cause,
-    print_checks,
+    print_judgement,
     relative,
-    results_beside_cause,
     unjudged_text,
     verdict_text,
 )
@@ -33,6 +29,7 @@ from compose_sim.core.checks.run import find_check
 from compose_sim.core.report.ci import summary, workflow_commands
 from compose_sim.core.report.report import Report
 from compose_sim.core.request.names import known_check
+from compose_sim.engine.host.process_start import seconds_since_start
 
 
 def _explain(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
@@ -49,11 +46,20 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
 @click.option("--json", "as_json", is_flag=True, help="Print only the report, as JSON, on stdout.")
 @click.option("--html", "html_file", type=FILE, help="Write the page of the run.")
 @click.option(
+    "-v", "--verbose", is_flag=True, help="Print the results of all checks, as with --only, and not only the problems."
+)
+@click.option(
     "--explain", metavar="ID", callback=_explain, is_eager=True, expose_value=False, help="Print a check's page."
 )
 @view_option
 def command(
-    file: Path | None, program: tuple[str, ...], as_json: bool, html_file: Path | None, view: bool, **flags: Any
+    file: Path | None,
+    program: tuple[str, ...],
+    as_json: bool,
+    html_file: Path | None,
+    verbose: bool,
+    view: bool,
+    **flags: Any,
 ) -> None:
     """Check the distributed code of SCRIPT: run it as `up` does, then at world size 1, and report what is wrong.
 
@@ -67,12 +73,8 @@ def command(
     if as_json:
         print_json(report.to_dict())
     else:
-        echo()
-        print_checks(results_beside_cause(report))
-        print_cause(report)
-        echo()
-        echo(look_line(report))
-        echo(check_verdict(report))
+        is_verbose = verbose or bool(session.request.spec.check.only)
+        print_judgement(report, verbose=is_verbose, seconds=seconds_since_start())
     folder, junit = session.request.folder, session.request.spec.check.junit
     _annotate(report, folder=folder, err=as_json)
     unwritten = write_junit(folder / junit, report) if junit else 0

@@ -12,7 +12,7 @@ import click
 from compose_sim.app.request import program_of
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import echo, print_json, print_table, say
+from compose_sim.cli.console import echo, print_json, print_table, say, show
 from compose_sim.cli.options import cluster_options, request_from_flags
 from compose_sim.core.plan.environment import masked
 from compose_sim.core.plan.limits import memory_lines, memory_of_nodes
@@ -58,8 +58,8 @@ def command(file: Path | None, program: tuple[str, ...], peak_memory: bool, as_j
 
 def _print(plan: Plan) -> None:
     for choice in plan.choices:
-        echo(f"{choice.what:<9} {choice.value} ({choice.why})")
-    echo(f"{'program':<9} {plan.program}")
+        show(f"{choice.what:<9} {choice.value} ({choice.why})", hang=10)
+    show(f"{'program':<9} {plan.program}")
     echo(f"{'launcher':<9} {plan.launcher}")
     echo(
         f"{'master':<9} {plan.master.name.replace(FIRST_NODE, 'the first node')}:{plan.master.store_port or 'any free port'}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from compose_sim.cli.console import MARKS, echo, print_json, say
+from compose_sim.cli.console import MARKS, print_json, say, show
 from compose_sim.cli.run_lookup import FILE, json_option
 from compose_sim.core.compose.dockerfile import DEFAULT_TORCH, Image, compilers_of
 from compose_sim.core.plan.defaults import default_image
@@ -49,9 +49,9 @@ def doctor_command(gpu: bool, nodes: int | None, as_json: bool) -> None:
     else:
         for check in checks:
             mark, color = MARKS[check.status]
-            echo(f"{click.style(mark, fg=color, bold=True)} {check.id:<10} {check.detail}")
+            show(f"{click.style(mark, fg=color, bold=True)} {check.id:<10} {check.detail}", hang=13)
             if check.hint:
-                echo(f"  {'':<10} Try: {check.hint}")
+                show(f"  {'':<10} Try: {check.hint}")
     sys.exit(0 if fit else EnvironmentMissingError.exit_code)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from compose_sim.app.listener import Listener, QuietListener
-from compose_sim.cli.console import echo, is_terminal, line_of_node, say
+from compose_sim.cli.console import echo, is_terminal, line_of_node, say, wrapped
 from compose_sim.cli.views.report import links_of, service_line
+from compose_sim.cli.views.tracebacks import UncaughtTracebacks
 from compose_sim.cli.views.waiting import Waiting
 from compose_sim.core.events.events import printable
 from compose_sim.core.plan.model import DRIVER, Plan
@@ -52,7 +53,7 @@ class PlainListener:
     """Prints the merged log on stdout and milestones as plain lines on stderr: for files, pipes and CI."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
-        self._run, self._folder, self._is_command = plan.run, folder, plan.launcher == "command"
+        self._folder, self._is_command = folder, plan.launcher == "command"
         # A hang that stops the run as soon as it is diagnosed needs no announcement.
         limit = plan.hang_timeout_s
         self._hang_limit = (
@@ -87,15 +88,11 @@ class PlainListener:
             self.progress(line)
         self._folder = None
         self.milestones(state)  # they are no later than the lines: logs are read before events
-        lines = [self._log_line(event) for event in events if event.kind == "log"]
+        lines = [self._log_line(event) for event in self.output([each for each in events if each.kind == "log"], state)]
         self._waiting.what = "" if lines or not self._waiting.what else awaited(state, is_command=self._is_command)
         if lines:
             self.write("\n".join(lines) + "\n")
         for event in events:
-            if event.kind == "breakpoint" and event.data.get("phase") == "waiting":
-                where = f"{event.data.get('file')}:{event.data.get('line')}"
-                join = f"composesim attach --run {self._run} --rank {event.rank}"
-                self.progress(f"rank {event.rank} waits at {where}. Attach to it: {join}")
             if event.kind == "service":
                 self.progress(service_line(event))
             if event.kind == "hang":
@@ -108,6 +105,10 @@ class PlainListener:
             if note.startswith(_ABOUT_TORCH):  # others are for the report
                 self._print_once(note, note)
         self.failures(state)
+
+    def output(self, lines: list[Event], state: ClusterState) -> Iterable[Event]:
+        """Return what is printed of the lines that ranks have printed: here all."""
+        return lines
 
     def write(self, text: str) -> None:
         """Print output of ranks. If the reader has gone (`| head`), the run continues."""
@@ -167,6 +168,7 @@ class LiveListener(PlainListener):
         self._console = Console(stderr=True, highlight=False)
         # If one terminal shows both streams, output above the status must go through the console of the status.
         self._shares_screen = sys.stdout.isatty()
+        self._tracebacks = UncaughtTracebacks()
         self._status = _status(initial_state(plan))
         self._live = Live(get_renderable=self._shown, console=self._console, refresh_per_second=8, transient=True)
         self._live.start()
@@ -183,7 +185,12 @@ class LiveListener(PlainListener):
 
     def progress(self, text: str) -> None:
         """Print a line above the status."""
-        self._console.print(printable(text), style="dim", markup=False, soft_wrap=True)  # keep links whole
+        text = wrapped(printable(text), self._console.width)
+        self._console.print(text, style="dim", markup=False, soft_wrap=True)  # keep links whole
+
+    def output(self, lines: list[Event], state: ClusterState) -> Iterable[Event]:
+        """Leave out the tracebacks that the report repeats; a run that restarts has no report of them."""
+        return lines if self._goes_on or not self._shares_screen else self._tracebacks.without(lines, state)
 
     def write(self, text: str) -> None:
         """Print output of ranks, above the status if both are on one screen."""

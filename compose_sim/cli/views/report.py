@@ -5,14 +5,15 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compose_sim.cli.console import MARKS, echo, print_table, verdict_line
+from compose_sim.cli.console import MARKS, echo, print_table, screen_width, show, verdict_line
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_messages import explain
 from compose_sim.core.json_values import to_json
@@ -23,6 +24,7 @@ from compose_sim.core.report.report import (
     CheckResult,
     ExpectationResult,
     NodeReport,
+    Place,
     Report,
     Timings,
     link,
@@ -30,6 +32,7 @@ from compose_sim.core.report.report import (
     published_services,
     tunnel,
 )
+from compose_sim.core.report.tracebacks import folded
 from compose_sim.core.text import format_bytes, format_count, format_seconds
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.errors import SpecError
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from compose_sim.core.events.events import Event
 
 _WIDTH = 118
+_LONGEST_SOURCE = 100
+_HANG = 4  # of the lines of a verdict after the first
 _MARKS = {**MARKS, "inconclusive": ("?", "yellow")}
 _LONGEST_DETAIL = 160
 
@@ -47,7 +52,7 @@ def print_checks(results: Sequence[CheckResult], *, err: bool = False) -> None:
     width = max((len(result.id) for result in results), default=0)
     for result in results:
         for line in result_lines(result, width):
-            echo(line, err=err)
+            show(line, hang=width + 4, err=err)
 
 
 def result_lines(result: CheckResult, width: int) -> Iterable[str]:
@@ -65,6 +70,7 @@ def result_lines(result: CheckResult, width: int) -> Iterable[str]:
         yield from _labeled("fix", result.fix)
     if result.place:
         yield from _labeled("at", f"{relative(Path(result.place.file), Path.cwd())}:{result.place.line}")
+        yield from _source_lines(result.place)
     yield from _labeled("page", f"composesim check --explain {result.id}")
 
 
@@ -75,11 +81,24 @@ def relative(file: Path, folder: Path) -> str:
 
 def _labeled(label: str, text: str) -> Iterable[str]:
     first = f"    {label}: "
+    width = min(_WIDTH, screen_width() or _WIDTH)
     # Wrap only at spaces, so that a path or a call in a fix can be copied whole.
     for line in textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False
+        text, width, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False
     ):
         yield click.style(line[: len(first)], dim=True) + line[len(first) :]
+
+
+def _source_lines(place: Place) -> Iterable[str]:
+    """Yield the line of code that a place names, and a line that underlines it, if the file is in the current folder."""
+    from compose_sim.view.reader import read_source
+
+    lines = read_source(place.file, str(Path.cwd())) or []
+    text = lines[place.line - 1].strip() if place.line and place.line <= len(lines) else ""
+    if text:
+        text = text if len(text) <= _LONGEST_SOURCE else f"{text[: _LONGEST_SOURCE - 1]}…"
+        yield f"        {text}"
+        yield click.style(f"        {'^' * len(text)}", dim=True)
 
 
 def print_expectations(results: Sequence[ExpectationResult], *, err: bool = False) -> None:
@@ -94,11 +113,12 @@ def print_expectations(results: Sequence[ExpectationResult], *, err: bool = Fals
         detail = result.detail
         if len(detail) > _LONGEST_DETAIL:
             detail = detail[: _LONGEST_DETAIL - 1] + "…"
-        echo(f"{click.style(mark, fg=color, bold=True)} {wanted}  {detail}", err=err)
+        show(f"{click.style(mark, fg=color, bold=True)} {wanted}  {detail}", hang=4, err=err)
 
 
-_MAX_NODES = 16
+_MANY_NODES, _MAX_NODES = 8, 16  # more nodes share rows; so many rows are printed
 _MAX_METRICS = 6
+_MAX_HINTS = 3
 _LONGEST_CAUSE = 240  # characters; the sentence about a hang, with its source line, fits
 _MAX_TRACEBACK_LINES = 30
 _FIRST_METRICS = ("loss", "accuracy")
@@ -125,7 +145,7 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
         *((label, [line]) for label, line in history_lines(report)),
     ):
         if parts:
-            echo(click.style(f"{name:<9}", dim=True) + " · ".join(parts), err=err)
+            show(click.style(f"{name:<9}", dim=True) + " · ".join(parts), hang=9, err=err)
     problems = [result for result in results_beside_cause(report) if result.is_problem and result.id not in skip]
     if problems:
         echo(err=err)
@@ -133,8 +153,27 @@ def print_report(report: Report, *, err: bool = False, skip: Sequence[str] = ())
     print_expectations(report.expectations, err=err)
     print_cause(report, err=err)
     echo(err=err)
-    echo(look_line(report), err=err)
-    echo(final_line(report, skip=skip), err=err)
+    show(look_line(report), hang=9, err=err)
+    show(final_line(report, skip=skip), hang=_HANG, err=err)
+
+
+def print_judgement(report: Report, *, verbose: bool, seconds: float | None = None) -> None:
+    """Print what `check` found: the checks without a problem in one line unless `verbose`, warnings, failures, and the verdict."""
+    results = results_beside_cause(report)
+    problems = sorted((each for each in results if each.is_problem), key=lambda each: each.status == "failed")
+    quiet = [each.status for each in results if not each.is_problem]
+    echo()
+    if verbose:
+        print_checks(results)
+    else:
+        counts = ", ".join(f"{quiet.count(each)} {each.replace('-', ' ')}" for each in dict.fromkeys(quiet))
+        if counts:
+            show(click.style(f"{'checks':<9}", dim=True) + f"{counts} (-v lists them)", hang=9)
+        print_checks(problems)
+    print_cause(report)
+    echo()
+    show(look_line(report), hang=9)
+    show(check_verdict(report, seconds=seconds), hang=_HANG)
 
 
 def look_line(report: Report, *more: str) -> str:
@@ -151,18 +190,20 @@ def results_beside_cause(report: Report) -> list[CheckResult]:
 
 
 def print_cause(report: Report, *, err: bool = False) -> None:
-    """Print the traceback of the cause, and a hint if it is a known error of GPUs."""
+    """Print the evidence for the cause, lines of the script that may explain it, and a hint if it is a known error of GPUs."""
     cause = report.cause
     if not cause:
         return
-    if cause.traceback and (evidence := _without_cause(cause.traceback, cause)):
+    if cause.traceback and (evidence := _without_cause(folded(cause.traceback), cause)):
         echo(err=err)
-        echo(_shortened(evidence), err=err)
+        show(_shortened(evidence), err=err)
         if _may_come_from_emulation(report, cause):
-            echo("CUDA is emulated on the CPU here. If the script also runs without CUDA, add --gpus none.", err=err)
+            show("CUDA is emulated on the CPU here. If the script also runs without CUDA, add --gpus none.", err=err)
+    for hint in report.hints[:_MAX_HINTS] if report.needs_hints else ():
+        show(click.style(f"{'note':<9}", dim=True) + str(hint), hang=9, err=err)
     explanation = explain(cause.text)
     if explanation:
-        echo(explanation, err=err)
+        show(explanation, err=err)
 
 
 def _without_cause(traceback: str, cause: Cause) -> str:
@@ -213,8 +254,10 @@ def _duration(report: Report) -> str:
     return "" if report.timings.total_s is None else f" in {format_seconds(report.timings.total_s)}"
 
 
-def check_verdict(report: Report) -> str:
-    """Return the last line of `check`."""
+def check_verdict(report: Report, *, seconds: float | None = None) -> str:
+    """Return the last line of `check`, with the seconds of the whole command, if they are given, and not of the run alone."""
+    if seconds is not None:
+        report = replace(report, timings=replace(report.timings, total_s=seconds))
     word = report.verdict if report.verdict != "passed" or not report.check_exit_code else "failed"
     unjudged = unjudged_text(report)
     if word == "passed" and unjudged:
@@ -256,11 +299,16 @@ def cause_line(cause: Cause) -> str:
     message = cause.first_line
     if len(message) > _LONGEST_CAUSE:
         message = message[: _LONGEST_CAUSE - 1] + "…"
+    file = PurePath(cause.place.file).name if cause.place else ""
+    if cause.place and f"{file}, line " not in message:
+        message += f" ({file}, line {cause.place.line})"
     rank = "" if cause.rank is None else f"rank {cause.rank}"
     node = cause.node or ""
     # Most messages of composesim itself begin with the rank or the node, and some name both.
     if all(name in message for name in (rank and f"{rank} ", node)):
         return message
+    if rank and ": " in message and message.startswith(f"{rank} "):  # what follows the colon may be long
+        return f"{rank} on {node}{message.removeprefix(rank)}"
     if message.startswith(tuple(f"{name} " for name in (rank, node) if name)):
         return message if node in message else f"{message} ({node})"
     return f"{' on '.join(name for name in (rank, node) if name)}: {message}"
@@ -305,28 +353,44 @@ def _version_parts(report: Report) -> list[str]:
 
 
 def _print_nodes(nodes: Sequence[NodeReport], *, err: bool) -> None:
-    shown = list(nodes)
-    if len(nodes) > _MAX_NODES:  # prefer those that failed
-        shown = sorted(nodes, key=lambda node: node.exit_code == 0)[:_MAX_NODES]
-        shown.sort(key=nodes.index)
+    """Print a row for each node; of many, those that ended like most others share one."""
+    groups = [[node] for node in nodes]
+    if len(nodes) > _MANY_NODES:
+        (ending, _), *_ = Counter(map(_ending, nodes)).most_common(1)
+        alike = [node for node in nodes if _ending(node) == ending]
+        groups = [*([node] for node in nodes if _ending(node) != ending), alike]
     header = ("node", "ranks", "exit", "steps", "cpu", "peak memory", "received", "sent")
-    rows = [_row(node) for node in shown]
+    rows = [_row(group) for group in groups[-_MAX_NODES:]]
     used = [column for column in range(len(header)) if column < 4 or any(row[column] != _UNKNOWN for row in rows)]
     print_table([header[column] for column in used], [[row[column] for column in used] for row in rows], err=err)
-    if len(nodes) > len(shown):
-        echo(f"and {len(nodes) - len(shown)} more: add --json", err=err)
+    if len(groups) > len(rows):
+        echo(f"and {len(groups) - len(rows)} more: add --json", err=err)
 
 
-def _row(node: NodeReport) -> list[Any]:
-    sizes = (node.peak_memory_bytes, node.received_bytes, node.sent_bytes)
+def _ending(node: NodeReport) -> tuple[int | None, int, int]:
+    return node.exit_code, node.steps, len(node.ranks)
+
+
+def _row(group: Sequence[NodeReport]) -> list[Any]:
+    """Return the row of a node, or of several that ended alike, with the least and the most that they used."""
+    first = group[0]
+    name = first.name if len(group) == 1 else f"{len(group)} nodes"
+    seconds = [node.cpu_seconds for node in group if node.cpu_seconds is not None]
+    sizes = ("peak_memory_bytes", "received_bytes", "sent_bytes")
     return [
-        node.name,
-        ranges(node.ranks),
-        _UNKNOWN if node.exit_code is None else node.exit_code,
-        node.steps,
-        _UNKNOWN if node.cpu_seconds is None else format_seconds(node.cpu_seconds),
-        *(_UNKNOWN if size is None else format_bytes(size) for size in sizes),
+        name,
+        ranges(rank for node in group for rank in node.ranks),
+        _UNKNOWN if first.exit_code is None else first.exit_code,
+        first.steps,
+        _span(seconds, format_seconds),
+        *(_span([size for node in group if (size := getattr(node, each)) is not None], format_bytes) for each in sizes),
     ]
+
+
+def _span(values: Sequence[float], shown: Callable[[float], str]) -> str:
+    """Return `430 MiB`, or `430 MiB to 1.2 GiB` if values differ."""
+    ends = list(dict.fromkeys((shown(min(values)), shown(max(values))))) if values else [_UNKNOWN]
+    return " to ".join(ends)
 
 
 def ranges(numbers: Iterable[int]) -> str:
