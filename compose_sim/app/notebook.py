@@ -72,8 +72,16 @@ def ranks(line: str, cell: str) -> RankOutputs:
 
 
 def register(shell: Any) -> None:
-    """Add `%%ranks` to an IPython shell."""
-    shell.register_magic_function(ranks, magic_kind="cell")
+    """Add `%%ranks` to an IPython shell, which prints a UsageError without a traceback."""
+    from IPython.core.error import UsageError
+
+    def magic(line: str, cell: str) -> RankOutputs:
+        try:
+            return ranks(line, cell)
+        except SpecError as error:
+            raise UsageError(f"{error.message}. Try: {error.hint}") from None
+
+    shell.register_magic_function(magic, magic_kind="cell", magic_name="ranks")
 
 
 def _arguments(line: str) -> tuple[int, int, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
+import shlex
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +20,7 @@ from compose_sim import assets
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.capacity import fit, plan_of_size
 from compose_sim.core.plan.model import HIDDEN, Choice, Mount, Plan, Program, portable_program
-from compose_sim.core.plan.mounts import CONTAINS_HOME, is_private, why_dangerous
+from compose_sim.core.plan.mounts import CONTAINS_HOME, hides_system, is_private, why_dangerous
 from compose_sim.core.plan.planner import make_plan
 from compose_sim.core.plan.recipes import Recipe
 from compose_sim.core.plan.services import needed_packages
@@ -35,6 +37,18 @@ from compose_sim.errors import SpecError
 from compose_sim.plugins.registry import built_in
 
 _LONGEST_LINE = 200  # of a script, as evidence
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
+_PYTHON = re.compile(r"python[\d.]*")
+_OF_RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "GROUP_RANK",
+)
 
 
 def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
@@ -54,6 +68,7 @@ def find_program(spec: ClusterSpec, recipe: Recipe, folder: Path) -> Program:
         )
     script = _script_of(spec, recipe, folder)
     path = Path(os.path.abspath(folder / script))
+    _check_no_launcher(str(script), path, spec.args)
     _check_script(path, str(script), folder)
     real = path.resolve()  # nodes must also see the target of a link that leads out of the project
     outside = {
@@ -113,6 +128,16 @@ def name_after(target: str, *, is_module: bool) -> str:
     return plain[:40].strip("-") or "run"
 
 
+def _check_no_launcher(name: str, path: Path, words: Sequence[str]) -> None:
+    """Raise SpecError if a launcher is named in place of the script: composesim starts the ranks itself."""
+    if path.exists() or not (name in _LAUNCHERS or _PYTHON.fullmatch(name)):
+        return
+    words = words[1:] if name == "accelerate" and words[:1] == ("launch",) else words
+    is_known = name == "torchrun" or (bool(words) and not words[0].startswith("-")) or words[:1] == ("-m",)
+    rest = shlex.join(words) if is_known and words else "train.py"
+    raise SpecError(f"'{name}' starts ranks, and so does composesim: leave it out", hint=f"composesim up {rest}")
+
+
 def _check_script(path: Path, name: str, folder: Path) -> None:
     if not path.exists():
         scripts = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
@@ -148,6 +173,7 @@ def _not_python(name: str, error: Exception) -> SpecError:
 
 
 SPEC_FILE = "composesim.yaml"
+_MISSPELLED = "composesim.yml"
 _MAX_OF_VARIABLE = 128 << 10  # bytes; Linux starts no process with a longer one
 PROJECT_FILE = "pyproject.toml"
 _READABLE = 0o5  # the bits of a mode that let a class of users list a folder and open what is in it
@@ -293,12 +319,18 @@ def read_request(
         dotenv=dotenv,
         dotenv_variables=dotenv_variables,
         env_files=env_files,
-        remarks=(remark,) if remark else (),
+        remarks=tuple(filter(None, (remark, _about_environment(spec)))),
         job_file=job,
         allow_mount=tuple(allow_mount),
         has_typed_script=bool(given.get("script")),
         scalable=frozenset(job.values).difference(given, defaults or {}) if job else frozenset(),
     )
+
+
+def _about_environment(spec: ClusterSpec) -> str:
+    """Return that variables of ranks cannot be set, if the user has tried; else ""."""
+    names = [name for name in _OF_RANKS if name in spec.env]
+    return f"--env {', '.join(names)}: no effect, because each rank gets its own" if names else ""
 
 
 def _job_reader(text: str) -> Callable[..., JobFile] | None:
@@ -310,6 +342,11 @@ def _job_reader(text: str) -> Callable[..., JobFile] | None:
 def _spec_text(file: Path | None, folder: Path) -> tuple[str, str, str]:
     """Return the text of the spec file, its name, and a remark if two files could be meant."""
     own, project = file or folder / SPEC_FILE, folder / PROJECT_FILE
+    other = folder / _MISSPELLED
+    if not file and other.exists() and not own.exists():
+        raise SpecError(
+            f"'{_MISSPELLED}' is not read: settings are in {SPEC_FILE}", hint=f"mv {_MISSPELLED} {SPEC_FILE}"
+        )
     table = not file and project.is_file() and "[tool.composesim" in (text := read_settings(project, folder))
     if own.exists():
         remark = f"{SPEC_FILE} is read; [tool.composesim] in {PROJECT_FILE} is not" if table else ""
@@ -325,6 +362,11 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
     source = folder / Path(named).expanduser()
     if not source.exists():
         raise SpecError(f"the source '{source}' of mount '{mount}' does not exist", hint=f"mkdir -p {source}")
+    if rest and hides_system(rest[0]):
+        raise SpecError(
+            f"mount '{mount}' would hide '{rest[0]}', which nodes need",
+            hint=f"choose another target: --mount {named}:/data",
+        )
     real = os.path.realpath(source)
     if danger := _danger_of(source, folder, allowed=allowed):
         raise SpecError(

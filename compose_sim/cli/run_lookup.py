@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 
 import click
@@ -36,6 +37,20 @@ FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=
 run_option = click.option(
     "--run", "run", metavar="NAME", callback=run_name, help="Name of the run (default: the only running one)."
 )
+
+
+def run_parameters(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take the name of a run as `--run NAME` or as an argument; it gets `run`."""
+
+    @wraps(function)
+    def command(*, named: str | None, run: str | None, **others: object) -> None:
+        if named and run and named != run:
+            raise click.UsageError(f"two runs are named: '{named}' and '{run}'")
+        function(run=run or named, **others)
+
+    return click.argument("named", required=False, metavar="[RUN]", callback=run_name)(run_option(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 everywhere_option = click.option(
     "--everywhere", is_flag=True, help="Act on the runs of every project on this machine, not of this one alone."
@@ -85,7 +100,8 @@ def only_run(live: Mapping[str, Path], project: Path, *, elsewhere: bool = False
     names = sorted(candidates or live)
     where = "" if candidates else f" in other projects, and none in '{project}'"
     running = "1 run is running" if len(names) == 1 else f"{len(names)} runs are running"
-    raise SpecError(f"{running}{where}: {', '.join(names)}", hint=f"add --run {names[0]}")
+    hint = f"add --run {names[0]}" if candidates else "composesim ps"  # which run of others is meant, they must say
+    raise SpecError(f"{running}{where}: {', '.join(names)}", hint=hint)
 
 
 def select_live(run: str | None) -> tuple[Engine, str, Path]:

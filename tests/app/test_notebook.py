@@ -30,11 +30,14 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
         assert run_cell(client, "%load_ext composesim") == {}
         shown = run_cell(client, SUM)
         failed = run_cell(client, FAILING)
+        wrong = client.execute_interactive("%%ranks two\n1", timeout=PATIENCE_S, output_hook=lambda _: None)["content"]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
 
     lines = [line for line in shown["text/plain"].splitlines() if "[Gloo]" not in line]  # which torch 2.9 prints
+    assert wrong["ename"] == "UsageError"  # which IPython prints without a traceback
+    assert "%%ranks 4" in wrong["evalue"]
     assert lines == ["rank 0 | <b> 0 3.0", "rank 1 | <b> 1 3.0"]
     assert shown["text/html"].count("<th") == 2
     assert "&lt;b&gt; 0 3.0</pre>" in shown["text/html"]

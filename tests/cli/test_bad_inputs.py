@@ -58,7 +58,19 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (("up", "--node", "4", "train.py"), 2, "Did you mean '--nodes'?"),
         (("up", "-n", "4", "train.py"), 2, "Did you mean '--nodes'?"),
         (("scale", "--jsn", "3"), 2, "Did you mean '--json'?"),
-        (("down", "demo"), 2, "Did you mean '--run demo'?"),
+        (("scale", "3", "demo"), 2, "Did you mean '--run demo'?"),
+        (("down", "demo"), 2, "there is no run 'demo'"),
+        (("logs", "demo"), 2, "there is no run 'demo'"),
+        (("logs", "one", "--run", "two"), 2, "two runs are named: 'one' and 'two'"),
+        ((*PLAN, "torchrun", "--nproc-per-node", "2", "train.py"), 2, "Try: composesim up --nproc-per-node 2 train.py"),
+        ((*PLAN, "python3", "train.py", "--lr", "1"), 2, "Try: composesim up train.py --lr 1"),
+        ((*PLAN, "python", "-m", "package.train"), 2, "Try: composesim up -m package.train"),
+        ((*PLAN, "accelerate", "launch", "train.py"), 2, "Try: composesim up train.py"),
+        ((*PLAN, "mpirun", "-np", "4", "train.py"), 2, "'mpirun' starts ranks, and so does composesim: leave it out"),
+        ((*PLAN, "--mount", ".:/usr", "train.py"), 2, "would hide '/usr'"),
+        ((*PLAN, "--mount", ".:/proc/self", "train.py"), 2, "would hide '/proc/self'"),
+        ((*PLAN, "--env", "RANK=3", "--env", "LR=1", "train.py"), 0, "--env RANK: no effect"),
+        ((*PLAN, "--hang-timeout", "0", "train.py"), 2, "more than 0, or never"),
         (("ps", "demo"), 2, "Got unexpected extra argument (demo)."),
         (("up", "--standalone", "train.py"), 2, "composesim itself is the rendezvous"),
         (("up", "--nnodes", "1:4", "train.py"), 2, "elastic takes a range"),
@@ -84,6 +96,17 @@ def test_the_answer_names_what_was_meant(typed: Typed, words: tuple[str, ...], s
     left, printed = typed(*words)
 
     assert (left, answer in printed) == (status, True), printed
+
+
+def test_a_settings_file_of_another_name_is_refused_unless_the_right_one_is_there(typed: Typed) -> None:
+    Path("composesim.yml").write_text("nodes: 1\n")
+
+    status, printed = typed(*PLAN, "train.py")
+    assert (status, "Try: mv composesim.yml composesim.yaml" in printed) == (2, True)
+
+    Path("composesim.yaml").write_text("nodes: 3\n")
+    status, printed = typed(*PLAN, "train.py")
+    assert (status, "node-2" in printed) == (0, True)
 
 
 def test_the_spellings_of_torchrun_are_accepted(typed: Typed) -> None:

@@ -35,12 +35,12 @@ def command(directory: Path, force: bool, vscode: bool) -> None:
         texts = {".vscode/launch.json": launch_file()}
         (directory / ".vscode").mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        _write(directory / name, text, force=force)
+        write_new(directory / name, text, force=force)
     if not vscode:
         say("Run it: composesim up" if directory == Path() else f"Run it: cd {directory} && composesim up")
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
+def write_new(path: Path, text: str, *, force: bool) -> None:
     """Write a file, unless there is one; with `force`, keep that under another name."""
     if not os.path.lexists(path):
         write_file(path, text)

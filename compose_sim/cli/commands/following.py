@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compose_sim.cli.console import echo, line_of_node, print_json, print_table, say, to_json_text
-from compose_sim.cli.run_lookup import json_option, run_option, seconds, select_folder
+from compose_sim.cli.run_lookup import json_option, run_parameters, seconds, select_folder
 from compose_sim.core.events.events import Event
 from compose_sim.core.plan.model import Plan, chosen_ranks
 from compose_sim.core.text import format_seconds
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--node", "nodes", multiple=True, metavar="N", help="Only this node: node-1, or 1 (repeatable).")
 @click.option("--rank", "ranks", multiple=True, metavar="R", help="Only this rank (repeatable).")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Start with the last N lines of each rank.")
-@run_option
+@run_parameters
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def logs_command(
     follow: bool, nodes: tuple[str, ...], ranks: tuple[str, ...], tail: int | None, run: str | None, as_json: bool
@@ -113,7 +113,7 @@ _BETWEEN_LOOKS_S = 1.0  # nodes measure once a second
 
 
 @click.command("stats")
-@run_option
+@run_parameters
 @click.option("--watch", is_flag=True, help="Refresh every second until the run ends.")
 @json_option
 def stats_command(run: str | None, watch: bool, as_json: bool) -> None:
@@ -157,7 +157,7 @@ TIMED_OUT = 124
 
 
 @click.command("wait")
-@run_option
+@run_parameters
 @click.option(
     "--timeout", callback=seconds, metavar="TIME", help="Give up with exit code 124 after this time, such as 10m."
 )

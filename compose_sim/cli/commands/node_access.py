@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compose_sim.cli.console import echo, line_of_node, say
-from compose_sim.cli.run_lookup import run_option, select_folder, select_live
+from compose_sim.cli.run_lookup import run_option, run_parameters, select_folder, select_live
 from compose_sim.core.plan.debug_configuration import PORT, launch_file
 from compose_sim.core.plan.model import node_name, one_rank
 from compose_sim.engine.protocol import Engine
@@ -64,7 +64,7 @@ def _execute_on_all(engine: Engine, run: str, nodes: list[str], argv: Sequence[s
 
 
 @click.command("attach")
-@click.option("--rank", "wanted", metavar="R", help="The rank to debug (default: the only one).")
+@click.option("--rank", "wanted", metavar="R", help="The rank to debug (default: the first one that waits).")
 @click.option(
     "--now", is_flag=True, help="Stop the rank at the line that it executes, without breakpoint() in the script."
 )
@@ -76,17 +76,19 @@ def _execute_on_all(engine: Engine, run: str, nodes: list[str], argv: Sequence[s
     metavar="[PORT]",
     help=f"Debug in an editor: serve the Debug Adapter Protocol on 127.0.0.1 (default: {PORT}; 0: any free port).",
 )
-@run_option
+@run_parameters
 def attach_command(wanted: str | None, now: bool, dap: int | None, run: str | None) -> None:
     """Attach to the debugger of a rank that waits at breakpoint(), or wait until the rank gets there.
 
     Ctrl-D and Ctrl-C leave the debugger, and the rank continues. --dap needs debugpy in the Python of the nodes.
     """
     from compose_sim.engine.lifetime.attach import BreakpointWatch
+    from compose_sim.engine.run_folder.record import read_state
 
     folder = select_folder(run, elsewhere=False)
     plan = folder.read_plan()
-    node, rank = one_rank(plan, wanted)
+    ranks = read_state(folder, metrics=False)[1].ranks.values()
+    node, rank = one_rank(plan, wanted, waiting=[each.rank for each in ranks if each.at_breakpoint])
     over = end_of(folder)
     watch = BreakpointWatch(folder.path, rank)
     with contextlib.ExitStack() as resources:
@@ -103,6 +105,9 @@ def attach_command(wanted: str | None, now: bool, dap: int | None, run: str | No
             say(f"waiting for rank {rank} to reach a breakpoint (Ctrl-C to leave)")
         link = watch.connect(over)
         if link is None or watch.stop is None:
+            if last := watch.last:
+                message = f"the run '{folder.name}' is over; rank {rank} had stopped at {last.file}:{last.line}"
+                raise ComposesimError(message, hint=f"composesim rerun {folder.name}")
             raise ComposesimError(
                 f"the run '{folder.name}' ended before rank {rank} reached a breakpoint",
                 hint=f"put breakpoint() on the path of rank {rank}, and run: composesim up {plan.program}",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compose_sim.cli.console import print_json, say
-from compose_sim.cli.run_lookup import everywhere_option, json_option, only_run, run_option
+from compose_sim.cli.run_lookup import everywhere_option, json_option, only_run, run_parameters
 from compose_sim.engine.lifetime.orphans import (
     FoundRun,
     all_nodes_started,
@@ -28,7 +28,7 @@ _END_WITHIN_S = 15.0  # how long the process of a run may take to write the repo
 
 
 @click.command("down")
-@run_option
+@run_parameters
 @click.option("--all", "all_runs", is_flag=True, help="Stop every run of this project.")
 @everywhere_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before --all stops or deletes anything.")

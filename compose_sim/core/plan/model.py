@@ -296,11 +296,17 @@ def chosen_ranks(plan: Plan, *, nodes: Sequence[str], ranks: Sequence[str]) -> s
     return {(existing[rank].name, rank) for rank in wanted}
 
 
-def one_rank(plan: Plan, text: str | None) -> tuple[str, int]:
-    """Return the node and the number of the named rank. Nothing named means the only rank; raise SpecError if there are several."""
-    chosen = chosen_ranks(plan, nodes=(), ranks=[text] if text is not None else [])
+def one_rank(plan: Plan, text: str | None, *, waiting: Sequence[int] = ()) -> tuple[str, int]:
+    """
+    Return the node and the number of the named rank. Nothing named means the first one that waits at a breakpoint, or the only rank.
+
+    Raises SpecError if there are several ranks, and none waits.
+    """
+    named = text if text is not None else str(waiting[0]) if waiting else None
+    chosen = chosen_ranks(plan, nodes=(), ranks=[] if named is None else [named])
     if len(chosen) > 1:
-        raise SpecError(f"--rank is required: {_ranks(list(plan.nodes))}", hint="composesim attach --rank 0")
+        ranks = _ranks(list(plan.nodes))
+        raise SpecError(f"--rank is required: {ranks}, and none waits", hint="composesim attach --rank 0")
     return chosen.pop()
 
 

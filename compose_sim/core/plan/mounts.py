@@ -12,6 +12,10 @@ from compose_sim.core.plan.model import HIDDEN, Choice, Mount, Program
 from compose_sim.core.request.spec import ClusterSpec
 
 _SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")
+_OF_CONTAINERS = (
+    *("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/usr/bin", "/usr/lib"),
+    *("/usr/lib64", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/sbin", "/var"),
+)
 _PRIVATE = ("/", "/tmp", CONTAINER_HOME)  # folders that each container has, so that a project cannot be mounted there
 CONTAINS_HOME = "contains a home folder"
 EMPTY = "empty"  # a folder in the run's folder; not a tmpfs, into which Podman copies what it covers
@@ -32,6 +36,11 @@ def why_dangerous(source: str, *, homes: Collection[str]) -> str:
     if any(_is_below(home, source) for home in (*homes, "/root", "/home")):
         return CONTAINS_HOME
     return "contains parts of the system" if any(_is_below(tree, source) for tree in (*_SYSTEM_TREES, "/dev")) else ""
+
+
+def hides_system(target: str) -> bool:
+    """Return whether a mount at this path would hide programs, libraries or devices of a container."""
+    return str(PurePosixPath(target)) in _OF_CONTAINERS or any(_is_below(target, tree) for tree in ("/proc", "/sys"))
 
 
 def is_private(folder: str) -> bool:

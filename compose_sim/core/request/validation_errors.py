@@ -109,7 +109,9 @@ def _message(kind: str, key: str, given: Any, context: Mapping[str, Any], otherw
         case "greater_than_equal":
             return f"{shown} is too small: at least {context['ge']:g}"
         case "greater_than":
-            return f"{shown} is too small: more than {context['gt']:g}"
+            return f"{shown} is too small: more than {context['gt']:g}" + (
+                ", or never" if key == "hang_timeout" else ""
+            )
         case "less_than_equal":
             return f"{shown} is too large: at most {context['le']:g}"
     return f"{shown}: {otherwise}"

@@ -40,6 +40,7 @@ class BreakpointWatch:
         self._events = EventTail(folder, plan, logs=False)
         self._state = initial_state(plan) if plan else None
         self.stop: Breakpoint | None = None
+        self.last: Breakpoint | None = None  # the one that the rank was at last, also after it has exited
         self.stop_on = ""  # the node whose agent is to stop the rank where it is, once the rank has started
         self._is_running = False
         self._request = ""
@@ -58,6 +59,7 @@ class BreakpointWatch:
                 if event.kind == "command" and event.data.get("id") == self._request:
                     self._refusal = str(event.data.get("why") or "")
                 self.stop = breakpoint_after(self.stop, event, rank=self._rank)
+                self.last = self.stop or self.last
         return self.stop
 
     def connect(self, over: threading.Event) -> socket.socket | None:

@@ -322,7 +322,9 @@ def nondeterminism(case: Case) -> Result:
     passes = {rank.rank: list(rank.of(RepeatedPass)) for rank in case.observed}
     repeated = {rank: mine for rank, mine in passes.items() if mine}
     if not repeated:
-        return not_applicable("no forward pass was repeated: only `composesim check` does that, for models of one rank")
+        return not_applicable(
+            "no forward pass was repeated: `composesim check` repeats those of models that one rank can run alone"
+        )
     different = {rank: [each for each in mine if not each.equal] for rank, mine in repeated.items()}
     unequal = {rank: mine for rank, mine in different.items() if mine}
     count = sum(map(len, repeated.values()))

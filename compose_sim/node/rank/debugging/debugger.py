@@ -39,7 +39,7 @@ class RemotePdb(pdb.Pdb):
         self._events.emit("breakpoint", phase="waiting", **place)
         if not self._terminal.attached:
             where = f"{place['file']}:{place['line']}"
-            hint = f"composesim attach --rank {self._events.rank}"
+            hint = f"composesim attach --run {self._events.run} --rank {self._events.rank}"
             print(f"composesim: rank {self._events.rank} waits at {where}. To debug it: {hint}", file=sys.stderr)
             self._terminal.wait(str(folder), name)
             if self._terminal.readline() == "dap\n":

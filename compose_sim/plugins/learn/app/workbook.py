@@ -73,7 +73,9 @@ class Workbook:
         try:
             state = from_json(_State, json.loads(read_text(home / _STATE)))
         except ValueError as error:
-            raise SpecError(f"'{home / _STATE}' is damaged: {error}", hint=f"rm {home / _STATE}") from None
+            raise SpecError(
+                f"'{home / _STATE}' is damaged: {error}", hint=f"mv {home / _STATE} {home / _STATE}.bak"
+            ) from None
         return cls(home, read_course(Path(state.course) if state.course else None), state)
 
     @property

