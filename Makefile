@@ -1,6 +1,6 @@
 # Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help perfetto setup recipes demo engine slurm check lint format docs pictures test matrix gpu fast without audit fuzz lock lowest dist zoo bench bench-against soak clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist zoo bench bench-against soak release clean
 
 # The end of `make help` explains these.
 export PYTHON TORCH TORCH_INDEX LOCKED MATRIX_HOME
@@ -51,8 +51,11 @@ format: setup ## Format the code, and apply the fixes that linters suggest
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: setup ## Write the generated files: docs/cli.md, the man page, the JSON schemas, and the composesim.yaml of `init`
+docs: setup ## Write the generated files: docs/cli.md, docs/api.md, the man page, the JSON schemas, and the composesim.yaml of `init`
 	$(BIN)/python -m scripts.write_reference
+
+site: ## Build the documents as a site with search in build/site, and fail if a link leads nowhere
+	@scripts/site.sh
 
 pictures: setup ## Make the pictures in the documents from real runs; needs Chromium
 	@scripts/pictures.sh
@@ -95,6 +98,11 @@ dist: setup ## Build the sdist, the wheel and their SBOM (CycloneDX) in dist
 
 zoo: setup ## Run the checks on scripts that are wrong and on scripts that only look wrong; ARGS=set-epoch selects some
 	$(BIN)/python -m tests.zoo $(ARGS)
+
+release: VERSION = v$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' compose_sim/version.py)
+release: setup ## Sign a tag for the version in compose_sim/version.py, and check that it may be published; then push the tag
+	git tag --sign --message "composesim $(VERSION)" $(VERSION)
+	scripts/release.sh $(VERSION)
 
 bench: setup ## Measure composesim side by side with similar tools
 	$(BIN)/python -m bench

@@ -1,12 +1,12 @@
-"""How well do N ranks together learn to read handwritten digits? A whole DistributedDataParallel script, to copy from.
+"""A complete DistributedDataParallel script to copy: N ranks learn to read handwritten digits.
 
     composesim up --nodes 4 train_ddp.py
     torchrun --nproc-per-node 4 train_ddp.py
 
 Every rank runs this file; the environment that the launcher sets tells them apart. RANK is unique in the whole job and
-decides who speaks and saves, LOCAL_RANK is unique on its node and picks the GPU. Each step takes the same images at any
-world size, so 1, 2 and 4 ranks learn the same weights, up to rounding (3 nearly so: 64 images make no equal shares). When an
-elastic launcher starts the ranks anew, more of them or fewer than before, they go on from the last checkpoint.
+decides which rank prints and saves; LOCAL_RANK is unique on its node and picks the GPU. Each step uses the same images at any
+world size, so 1, 2 and 4 ranks learn the same weights, up to rounding (3 nearly: 64 images cannot be divided by 3). When an
+elastic launcher restarts with more or fewer ranks, training resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def parse_arguments() -> argparse.Namespace:
     shared = Path(os.environ.get("COMPOSESIM_SHARED", "checkpoints"))
     parser = argparse.ArgumentParser(description="Train a small CNN on handwritten digits.")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step, all ranks together")
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step, of all ranks together")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, default=shared, metavar="DIR", help="a folder that all nodes share")
     parser.add_argument("--checkpoint-every", type=int, default=10, metavar="STEPS")
-    parser.add_argument("--resume", action="store_true", default=restarted, help="go on from the checkpoint in DIR")
+    parser.add_argument("--resume", action="store_true", default=restarted, help="resume from the checkpoint in DIR")
     return parser.parse_args()
 
 
@@ -61,7 +61,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(arguments.seed)  # the same on all ranks: nothing random here may differ between them
     training, test = load_digits()
-    batch_size = max(arguments.batch_size, world_size)  # an image at least for each rank
+    batch_size = max(arguments.batch_size, world_size)  # at least one image for each rank
     shares = Shares(len(training), batch_size, arguments.seed)
     loader = DataLoader(training, batch_sampler=shares)
     model = DistributedDataParallel(build_model().to(device))
@@ -80,7 +80,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
             step += 1
             if step % 5 == 0:
                 mean_loss = loss.detach() / world_size
-                dist.all_reduce(mean_loss)  # every rank takes part in a collective, and then one of them prints
+                dist.all_reduce(mean_loss)  # every rank calls the collective; only then does one rank print
                 report(step=step, epoch=epoch, loss=round(mean_loss.item(), 4))
             if rank == 0 and (step % arguments.checkpoint_every == 0 or step % shares.steps == 0):
                 save_checkpoint(checkpoint, model.module, optimizer, step)
@@ -91,8 +91,8 @@ class Shares:
     """
     This rank's share of the images of each step.
 
-    A DistributedSampler shares out an epoch, and another number of ranks would get other batches. Here the batches are the
-    same for any number of ranks, and each is shared out: so training may go on in the middle of an epoch with fewer of them.
+    A DistributedSampler divides an epoch, so that another number of ranks gets other batches. Here the batches are the same for
+    any number of ranks, and each batch is divided: training can resume in the middle of an epoch with fewer ranks.
     """
 
     def __init__(self, images: int, batch_size: int, seed: int) -> None:
@@ -101,7 +101,7 @@ class Shares:
         self.epoch = self.first = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The indices of each step, from the `first` on; every epoch has an order of its own."""
+        """The indices of each step, beginning with step `first`; each epoch has its own order."""
         order = torch.randperm(self.images, generator=torch.Generator().manual_seed(self.seed + self.epoch))
         for batch in order.split(self.batch_size)[self.first : self.steps]:
             yield batch[dist.get_rank() :: dist.get_world_size()].tolist()
@@ -127,9 +127,9 @@ def build_model() -> nn.Module:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, test: TensorDataset, device: torch.device) -> float:
-    """The share of test images read right."""
+    """The fraction of test images that are classified correctly."""
     model.eval()
-    # Each image on one rank: a DistributedSampler would pad uneven shares, and count some images twice.
+    # Each image is on one rank: a DistributedSampler would pad uneven shares and count some images twice.
     images, labels = test[dist.get_rank() :: dist.get_world_size()]
     right = model(images.to(device)).argmax(dim=1) == labels.to(device)
     counts = torch.tensor([int(right.sum()), len(labels)], device=device)
@@ -138,25 +138,25 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device) -> flo
 
 
 def begin(path: Path, model: nn.Module, optimizer: Optimizer, resume: bool, device: torch.device) -> int:
-    """The steps done: none, or as many as when the checkpoint was saved."""
+    """Return how many steps are done: those of the checkpoint, or none."""
     step = 0
     if resume and path.exists():
         state = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
-    elif dist.get_rank() == 0:  # an unwritable folder fails now, and a restart never meets an older run's checkpoint
+    elif dist.get_rank() == 0:  # an unwritable folder fails now, and a restart finds no older checkpoint
         save_checkpoint(path, model, optimizer, step)
     first = torch.tensor(step, device=device)
     dist.broadcast(first, src=0)
-    if first != step:  # without this check the ranks would wait for each other for ever
+    if first != step:  # without this check, ranks would wait for each other forever
         raise SystemExit(f"{path} is of step {step} here, of step {int(first)} on rank 0: is DIR a shared folder?")
     return step
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-    """Replace the checkpoint in one move: a crash leaves the old one or the new one, never half of one."""
-    # No random state is in it: the order of the images depends on seed and epoch alone, nothing else is random.
+    """Replace the checkpoint in one step: a crash leaves the old one or the new one, never half of one."""
+    # It holds no random state: the order of the images depends only on seed and epoch, and nothing else is random.
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")

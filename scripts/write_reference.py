@@ -1,6 +1,6 @@
 """Write the files that are generated from the spec and the commands (`make docs`).
 
-docs/cli.md, the man page, the JSON schemas of composesim.yaml and report.json, and the commented composesim.yaml that
+docs/cli.md, docs/api.md, the man page, the JSON schemas of composesim.yaml and report.json, and the commented composesim.yaml that
 `composesim init` writes.
 """
 
@@ -21,6 +21,7 @@ from compose_sim.core.report.report import Report
 from compose_sim.core.request.flags import SpecOption, options_of
 from compose_sim.core.request.names import RECIPE_NAMES
 from compose_sim.core.request.spec import CheckSpec, ClusterSpec, NodeSpec
+from scripts.api_page import api_page
 from scripts.man_page import man_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -207,6 +208,7 @@ def report_schema() -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli_page,
+    "docs/api.md": api_page,
     "docs/composesim.1": man_page,
     "templates/composesim.schema.json": schema,
     "templates/report.schema.json": report_schema,

@@ -40,7 +40,7 @@ RECORD_MODULES = [
     )
 ]
 MAX_WORDS = 900
-LONG = {"CHANGELOG.md", "docs/cli.md", "docs/observations.md"}
+LONG = {"CHANGELOG.md", "docs/api.md", "docs/cli.md", "docs/observations.md"}
 # `<!-- run with NAME -->` runs a block only if that plug-in is there.
 _BLOCK = re.compile(
     r"<!-- run(?: with (?P<plugin>\w+))?(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL

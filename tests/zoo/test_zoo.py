@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from compose_sim.core.request.names import CHECK_IDS
+from tests.builders import ROOT
 from tests.zoo.runner import ZOO, Example, examples, fits, read_example, run_example
 
 # Where the first in alphabetical order takes a minute or more.
@@ -52,6 +55,15 @@ def test_each_check_has_wrong_right_and_hard_scripts(name: str) -> None:
 
     assert kinds.count("broken") >= 2
     assert {"right", "hard"} <= set(kinds)
+
+
+def test_the_gallery_shows_scripts_that_are_judged_as_it_says() -> None:
+    rows = re.findall(r"`tests/zoo/([\w-]+)/(\w+)\.py` \| \[([\w-]+)\]", (ROOT / "docs" / "gallery.md").read_text())
+
+    assert len(rows) == 6
+    for folder, name, found in rows:
+        assert found == folder
+        assert found in read_example(ZOO / folder / f"{name}.py").expects
 
 
 def test_every_folder_is_a_checks_and_every_script_a_proper_one() -> None:
