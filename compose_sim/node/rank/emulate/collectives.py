@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
 from ...shared.import_hooks import wrap
 from .. import context as rank_context
-from . import devices, failures
+from . import devices, failures, interfaces
+from .compositions import COMPOSED, Composition
 from .devices import CPU
 from .meeting import tensors_in
 
@@ -111,6 +112,8 @@ def _accept_cpu_memory(c10d: Any) -> None:
             if "cuda" in backends and "cpu" not in backends:
                 group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, backends["cuda"])
             if name := _name_of_nccl(group):
+                if device is not None:
+                    _given_device.add(id(group))
                 _bind(c10d, group, device, name)
         return made
 
@@ -185,6 +188,7 @@ def _backends_asked_for(group: Any) -> str:
 
 
 _distinct: dict[int, Any] = {}  # groups in which no two ranks of a node use one device, by id
+_given_device: set[int] = set()  # groups that the script has given a device, by id
 _made: Counter[str] = Counter()  # groups, by name
 _bound: dict[int, tuple[Any, int]] = {}  # groups that have a device from the beginning, by id
 
@@ -218,6 +222,7 @@ def _check_one_device_per_rank(group: Any, index: int, what: str) -> None:
     """Check once per group that no other rank of this node uses the same device."""
     if _distinct.get(id(group)) is group:
         return
+    interfaces.require_one()
     _distinct[id(group)] = group
     import torch.distributed.distributed_c10d as c10d
 
@@ -275,135 +280,6 @@ _FORMATS: dict[int, tuple[Any, ...]] = {
 _IN_PLACE = ("tensor", "output", "input", "output_tensor", "input_tensor", "output_tensor_list", "input_tensor_list")
 
 
-class Done:
-    """The work of a collective that has completed."""
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def get_future(self) -> Any:
-        future: Any = torch.futures.Future()
-        future.set_result([])
-        return future
-
-
-class _WithFuture:
-    """The work of a collective for which gloo has no future: a thread waits for it."""
-
-    def __init__(self, work: Any, result: Any) -> None:
-        self._work, self._result = work, result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
-
-    def get_future(self) -> Any:
-        future: Any = torch.futures.Future()
-
-        def complete() -> None:
-            try:
-                self._work.wait()
-            except Exception as error:  # noqa: BLE001 - raised where the script waits for the future
-                future.set_exception(error)
-            else:
-                future.set_result(self._result)
-
-        threading.Thread(target=complete, daemon=True).start()
-        return future
-
-
-def _flat(real: Any, call: dict[str, Any]) -> Any:
-    """Flatten the tensors: NCCL only requires the same number of elements to gather or scatter, gloo also requires the same shape."""
-    for name in ("output_tensor", "output", "input_tensor", "input"):
-        tensor = call.get(name)
-        if isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
-            call[name] = tensor.view(-1)
-    return real(**call)
-
-
-def _uneven(real: Any, call: dict[str, Any]) -> Any:
-    """Gather tensors of different sizes by broadcasting each, as NCCL does; gloo requires equal sizes."""
-    outputs, group = call["tensor_list"], call.get("group")
-    if len({tuple(output.shape) for output in outputs}) <= 1:
-        return real(**call)
-    distributed: Any = torch.distributed
-    for rank, output in enumerate(outputs):
-        if rank == distributed.get_rank(group):
-            output.copy_(call["tensor"])
-        source = rank if group is None else distributed.get_global_rank(group, rank)
-        distributed.distributed_c10d.broadcast(output, source, group=group)
-    return Done() if call.get("async_op") else None
-
-
-def _scaled(real: Any, call: dict[str, Any]) -> Any:
-    """Compute an average as a scaled sum: for integers, which NCCL rounds towards zero, and for all types if this gloo has no average.
-
-    If gloo has no average, it raises an error before it sends anything.
-    """
-    distributed: Any = torch.distributed
-    if call.get("op") != distributed.ReduceOp.AVG:
-        return real(**call)
-    result = next(call[name] for name in ("tensor", "output", "output_tensor") if name in call)
-    whole = not (result.is_floating_point() or result.is_complex())
-    if not whole:
-        try:
-            return real(**call)
-        except RuntimeError as error:
-            if "ReduceOp.AVG" not in str(error):
-                raise
-    work = real(**{**call, "op": distributed.ReduceOp.SUM, "async_op": False})
-    result.div_(distributed.get_world_size(call.get("group")), rounding_mode="trunc" if whole else None)
-    return Done() if call.get("async_op") else work
-
-
-def _scattered(real: Any, call: dict[str, Any]) -> Any:
-    result = next(call[name] for name in ("output", "output_tensor") if name in call)
-    work = _scaled(real, call)
-    return _WithFuture(work, [result]) if call.get("async_op") and not isinstance(work, Done) else work
-
-
-def _flat_and_scattered(real: Any, call: dict[str, Any]) -> Any:
-    return _scattered(lambda **flat: _flat(real, flat), call)
-
-
-def _by_one_tensor(real: Any, call: dict[str, Any]) -> Any:
-    """Exchange lists of tensors as one flat tensor if this gloo, such as that of torch 2.9, has no exchange of lists."""
-    try:
-        return real(**call)
-    except RuntimeError as error:
-        if "does not support alltoall" not in str(error):
-            raise
-    outputs, inputs = call["output_tensor_list"], call["input_tensor_list"]
-    sent = torch.cat([each.reshape(-1) for each in inputs])
-    sizes, its_sizes = [each.numel() for each in inputs], [each.numel() for each in outputs]
-    received = sent.new_empty(sum(its_sizes))
-    torch.distributed.distributed_c10d.all_to_all_single(received, sent, its_sizes, sizes, group=call.get("group"))
-    for output, part in zip(outputs, received.split(its_sizes)):
-        output.copy_(part.view_as(output))
-    return Done() if call.get("async_op") else None
-
-
-Composition = Callable[[Any, dict[str, Any]], Any]
-_COMPOSED: dict[str, Composition] = {
-    "all_reduce": _scaled,
-    "reduce": _scaled,
-    "reduce_scatter": _scattered,
-    "all_gather": _uneven,
-    "all_to_all": _by_one_tensor,
-    "all_gather_into_tensor": _flat,
-    "all_gather_single": _flat,
-    "_all_gather_base": _flat,
-    "reduce_scatter_tensor": _flat_and_scattered,
-    "reduce_scatter_single": _flat_and_scattered,
-    "_reduce_scatter_base": _flat_and_scattered,
-}
-
-
 def emulate_collectives(distributed: Any) -> None:
     """Patch torch.distributed once it is imported, to check the arguments as NCCL does and to compose what gloo lacks.
 
@@ -412,10 +288,62 @@ def emulate_collectives(distributed: Any) -> None:
     for name in _CHECKED.split():
         real = getattr(distributed, name, None)
         if real is not None:
-            setattr(distributed, name, _checked(real, _COMPOSED.get(name)))
+            setattr(distributed, name, _checked(real, COMPOSED.get(name)))
+    c10d = distributed.distributed_c10d
     for name in ("isend", "irecv"):  # a P2POp accepts only these functions
-        setattr(distributed.distributed_c10d, name, getattr(distributed, name))
-    _run_one_by_one(distributed.distributed_c10d)
+        setattr(c10d, name, getattr(distributed, name))
+    for name in ("send_object_list", "recv_object_list"):  # which call them
+        for module in (c10d, distributed):
+            setattr(module, name, _of_objects(getattr(c10d, name)))
+    _split_by_new_groups(c10d, distributed)
+    _run_one_by_one(c10d)
+
+
+def _split_by_new_groups(c10d: Any, distributed: Any) -> None:
+    """Let `split_group`, for which NCCL splits a communicator, make new groups; only a group with a device can be split."""
+    if not hasattr(c10d, "split_group"):
+        return
+    real = c10d.split_group
+
+    @functools.wraps(real)
+    def split_group(
+        parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, *rest: Any, **options: Any
+    ) -> Any:
+        parent = parent_pg or c10d._get_default_group()
+        if not (split_ranks and _name_of_nccl(parent) and id(parent) in _given_device):
+            return real(parent_pg, split_ranks, timeout, *rest, **options)
+        ours = parent is not c10d._get_default_group()
+        parts = [[c10d.get_global_rank(parent, rank) for rank in ranks] for ranks in split_ranks]
+        mine = [
+            c10d.new_group(part, timeout, use_local_synchronization=ours)
+            for part in parts
+            if not ours or c10d.get_rank() in part
+        ]
+        found = [group for group in mine if isinstance(group, c10d.ProcessGroup)]
+        return found[0] if found else None
+
+    c10d.split_group = distributed.split_group = split_group
+
+
+class _Objects(threading.local):
+    """Whether this thread sends or receives objects, which torch turns into CPU tensors here."""
+
+    are_sent = False
+
+
+_objects = _Objects()
+
+
+def _of_objects(real: Any) -> Any:
+    @functools.wraps(real)
+    def of_objects(*arguments: Any, **options: Any) -> Any:
+        before, _objects.are_sent = _objects.are_sent, True
+        try:
+            return real(*arguments, **options)
+        finally:
+            _objects.are_sent = before
+
+    return of_objects
 
 
 _open_managers: list[Any] = []
@@ -449,6 +377,8 @@ def _checked(real: Any, compose: Composition | None) -> Any:
 
     @functools.wraps(real)
     def checked(*arguments: Any, **options: Any) -> Any:
+        if _objects.are_sent:
+            return real(*arguments, **options)
         call = signature.bind(*arguments, **options).arguments
         is_nccl = _check_tensors(call.get("group"), call.values())
         if is_nccl and not is_message:

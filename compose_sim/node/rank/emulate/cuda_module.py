@@ -8,8 +8,10 @@ constants.
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...shared.frames import is_user_code
 from ...shared.import_hooks import replace
 from . import devices
 from .devices import index_of
@@ -113,6 +116,22 @@ def synchronize(device: Any = None) -> None:
     index_of(device)
 
 
+class _Asked:
+    """Whether the script has asked if there is a GPU; libraries do that even if they cannot do without."""
+
+    ever = False
+
+
+def is_available() -> bool:
+    _Asked.ever = _Asked.ever or is_user_code(sys._getframe(1).f_code.co_filename)
+    return True
+
+
+def was_asked_for() -> bool:
+    """Return whether the script has asked if there is a GPU."""
+    return _Asked.ever
+
+
 def _yes(*arguments: Any, **options: Any) -> bool:
     return True
 
@@ -122,7 +141,7 @@ def describe_devices() -> None:
     cuda: Any = torch.cuda
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # torch.cuda sets it when it is initialized
     answers: dict[str, Any] = {
-        "is_available": _yes,
+        "is_available": is_available,
         "_is_compiled": _yes,
         "is_bf16_supported": _yes,
         "is_tf32_supported": _yes,
@@ -151,6 +170,7 @@ def describe_devices() -> None:
         "_exchange_device": devices.exchange,
         "_maybe_exchange_device": devices.exchange,
         "has_half": True,
+        "check_error": nothing,
         "_check_capability": nothing,
         "_check_cubins": nothing,
     }
@@ -222,6 +242,15 @@ def stats(device: Any = None) -> dict[str, Any]:
     return collections.OrderedDict(sorted(found.items()))
 
 
+def nested_stats(device: Any = None) -> dict[str, Any]:
+    """Return the statistics as dictionaries in dictionaries."""
+    found: dict[str, Any] = {}
+    for name, value in stats(device).items():
+        *parts, last = name.split(".")
+        functools.reduce(lambda part, key: part.setdefault(key, {}), parts, found)[last] = value
+    return found
+
+
 def summary(device: Any = None, abbreviated: bool = False) -> str:
     index = index_of(device)
     return f"cuda:{index} is emulated on the CPU: {allocated(index)} bytes of memory in use, {peak(index)} at most when asked"
@@ -257,6 +286,14 @@ def report_memory() -> None:
         "set_per_process_memory_fraction": nothing,
         "get_allocator_backend": lambda: "native",
         "list_gpu_processes": lambda device=None: f"GPU:{index_of(device)} is emulated: no other process shares it",
+        "memory_stats_as_nested_dict": nested_stats,
+        "host_memory_stats": lambda: collections.OrderedDict(),
+        "host_memory_stats_as_nested_dict": lambda: {},
+        "reset_accumulated_host_memory_stats": nothing,
+        "reset_peak_host_memory_stats": nothing,
+        "get_per_process_memory_fraction": lambda device=None: 1.0,
+        "caching_allocator_enable": nothing,
+        "caching_allocator_delete": nothing,
         "memory_snapshot": lambda *arguments, **options: [],
         "_record_memory_history": nothing,
         "_snapshot": lambda *arguments, **options: {

@@ -39,6 +39,22 @@ HINT = (
 )
 
 
+# An error in which CUDA may play a part; any traceback has a `device` in it, and so has ENOSPC
+_OF_DEVICES = re.compile(r"cuda|gpu|(?<!left on )device|nccl", re.IGNORECASE)
+_FILE = re.compile(r"[^\s'\"]{1,255}\.py\b")  # multigpu.py
+
+
+def way_out(error: BaseException) -> str:
+    """Return how to run the script without CUDA, if the error may come from CUDA and the script asks whether there is any."""
+    if not (is_on() and _OF_DEVICES.search(_FILE.sub("", message_of(error)))):
+        return ""
+    from . import cuda_module
+
+    if not cuda_module.was_asked_for():
+        return ""
+    return "CUDA is emulated on the CPU here. The script asks torch.cuda.is_available(): with --gpus none, it may do without."
+
+
 def require() -> None:
     """End this process, with an event that says why, if ranks want emulated CUDA and this torch lacks what it needs."""
     if not is_on():

@@ -91,6 +91,10 @@ IMPORTED = {
 }
 
 
+_OF_ONE_PROCESS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "init_rank", "unique_id")
+_OF_STORAGE = ("gds_register_buffer", "gds_deregister_buffer", "GdsFile")
+
+
 def refuse_the_rest() -> None:
     """Replace the functions and classes of torch that cannot be emulated."""
     cuda: Any = torch.cuda
@@ -101,8 +105,12 @@ def refuse_the_rest() -> None:
     kinds = ("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator")
     replace({name: _refusing_class(name, f"torch.cuda.{name}") for name in kinds}, cuda)
     functions = ("make_graphed_callables", "cudart", "graph_pool_handle", "change_current_allocator", "caching_allocator_alloc",
-                 "_compile_kernel", "current_blas_handle")  # fmt: skip
-    replace({name: _refusing(f"torch.cuda.{name}") for name in functions}, cuda)
+                 "_compile_kernel", "current_blas_handle", "current_solver_handle", "get_stream_from_external",
+                 "use_mem_pool")  # fmt: skip
+    replace({name: _refusing(f"torch.cuda.{name}") for name in functions}, cuda, cuda.memory)
+    for module, names in ((cuda.nccl, _OF_ONE_PROCESS), (getattr(cuda, "gds", None), _OF_STORAGE)):
+        if module is not None:
+            replace({name: _refusing(f"{module.__name__}.{name}") for name in names}, module)
 
 
 def compile(model: Any = None, **options: Any) -> Any:

@@ -36,6 +36,10 @@ def for_call(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
+# What a handler returns for a call that needs no more than others
+USUAL = object()
+
+
 def as_it_is(func: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return the CPU tensor's answer."""
     return func(*args, **kwargs)
@@ -52,13 +56,15 @@ class EmulatedCuda(TorchFunctionMode):
         if own is not None:
             if own is as_it_is:
                 return func(*args, **kwargs) if kwargs else func(*args)
-            return own(func, *args, **kwargs) if kwargs else own(func, *args)
+            answer = own(func, *args, **kwargs) if kwargs else own(func, *args)
+            if answer is not USUAL:
+                return answer
         if kwargs:
             if generators.own or func in _constructors or not _PLACING_OPTIONS.isdisjoint(kwargs):
-                return _call_with_options(func, args, dict(kwargs))
+                return on_its_device(func, args, dict(kwargs))
             tensors = (*args, *kwargs.values())
         elif generators.own:
-            return _call_with_options(func, args, {})
+            return on_its_device(func, args, {})
         else:
             tensors = args
         tag = None
@@ -120,7 +126,8 @@ def _tag_of_new(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> 
     return CPU if next(tensors_in(args, kwargs), None) is None else None
 
 
-def _call_with_options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def on_its_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function that computes on the device of its arguments, or on that of an option."""
     if kwargs.get("pin_memory"):
         return _pinned(func, args, kwargs)
     device = kwargs.get("device")
@@ -135,7 +142,7 @@ def _call_with_options(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record that the result is pinned; only CPU memory can be."""
-    result = _call_with_options(func, args, {**kwargs, "pin_memory": False})
+    result = on_its_device(func, args, {**kwargs, "pin_memory": False})
     if isinstance(result, _Tensor):
         if tag_of(result) != CPU:
             raise RuntimeError("Only dense CPU tensors can be pinned")

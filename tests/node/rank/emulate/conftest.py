@@ -37,6 +37,14 @@ def draws(seed):
     if seed is not None:
         torch.cuda.manual_seed(seed)
     return torch.rand(2, device="cuda").tolist()
+def in_autocast(call):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return call()
+def conv_gradients(scale):
+    x = torch.ones(1, 1, 3, 3, device="cuda", dtype=torch.float16)
+    weight = torch.ones(1, 1, 1, 1, device="cuda", dtype=torch.float16, requires_grad=True)
+    F.conv2d(x, weight).backward(torch.full_like(x, scale))
+    return [weight.grad.item(), weight.grad.dtype]
 for line in sys.stdin:
     try:
         answer = str(eval(line))
