@@ -173,6 +173,23 @@ def test_a_crash_and_a_hang_are_failures_that_name_rank_and_line(pytester: pytes
     assert len(runs_of(pytester)) == 2
 
 
+@pytest.mark.train
+def test_ranks_that_wait_for_each_other_fail_before_the_time_limit(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+        @pytest.mark.composesim(nodes=2, timeout=3000)
+        def test_hangs():
+            if dist.get_rank() == 0:
+                dist.all_reduce(torch.ones(1))
+            dist.barrier()
+        """.replace("\n        ", "\n"),
+    )
+
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["hung: rank 0 waits in all_reduce #1 * rank 1 in barrier #1 *"])
+
+
 def started(pytester: pytest.Pytester) -> tuple[subprocess.Popen[bytes], str]:
     """Start pytest on a test that never ends; return it and the name of the run, once the ranks are in that test."""
     os.mkfifo(pytester.path / "began")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import asdict
 
 from compose_sim.app.listener import Listener
 from compose_sim.core.events.events import Event
+from compose_sim.core.faults.commands import DumpRanks
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.scenarios import Player
 from compose_sim.core.state.fault_attribution import newly_recovered
@@ -16,6 +18,7 @@ from compose_sim.core.state.fold import fold_events
 from compose_sim.core.state.state import ClusterState, initial_state
 from compose_sim.core.text import format_seconds
 from compose_sim.core.verdict.hang import find_hang
+from compose_sim.core.verdict.time_limit import to_ask
 from compose_sim.core.verdict.verdict import StopReason, is_over, judge, reason_to_stop
 from compose_sim.engine.control.fault_controller import FaultController
 from compose_sim.engine.lifetime.interrupts import WakeUps, interrupts_raise, interrupts_wake
@@ -28,6 +31,7 @@ from compose_sim.errors import ComposesimError
 STOP_GRACE_S = 3.0
 _LOOK_S = 0.05
 _JUMP_S = 5.0
+_ANSWER_S = 10.0  # a busy rank writes its stack between two operations
 
 
 class RunLoop:
@@ -45,6 +49,7 @@ class RunLoop:
         self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
         self._engine_failed = self._has_warned = False
+        self._asked_at: float | None = None  # where the ranks are, because the time is over
 
     def follow(self) -> ClusterState:
         """Follow the run until every node has ended, and return its last state."""
@@ -61,7 +66,7 @@ class RunLoop:
                     self._record_hang(now)
                     self._record_jump()
                     reason = None if self._state.stopping else reason_to_stop(self._state, self._plan, now=now)
-                    if reason:
+                    if reason and not (reason.reason == "timeout" and self._waits_for_answers(now)):
                         self.stop(reason)
                     elif not is_over(self._state) and self.wake_ups.wait(poll_interval(looked)):
                         self.was_interrupted = True
@@ -140,9 +145,15 @@ class RunLoop:
         state = self._state
         hang = None if state.hang or state.stopping else find_hang(state, self._plan, now=now)
         if hang:
-            self._folder.append_event(
-                "hang", node=hang.node, rank=hang.rank, message=hang.message, traceback=hang.traceback
-            )
+            data = {"message": hang.message, "traceback": hang.traceback, "final": hang.is_final}
+            self._folder.append_event("hang", data, node=hang.node, rank=hang.rank)
+
+    def _waits_for_answers(self, now: float) -> bool:
+        """Ask the ranks once where they are; return whether to wait for the answers of some."""
+        if self._asked_at is None:
+            self._asked_at = now
+            self.controller.submit(f"time-limit-{secrets.token_hex(4)}", DumpRanks())
+        return bool(to_ask(self._state, since=self._asked_at)) and now - self._asked_at < _ANSWER_S
 
     def _record_jump(self) -> None:
         """Record that the machine's clock was set. The time of the run continues as before."""

@@ -23,12 +23,13 @@ import pytest
 
 from compose_sim.engine.run_folder.folder import runs_folder
 from compose_sim.pytest_plugin.marks import ClusterShape, MarkArguments
-from compose_sim.pytest_plugin.outcome import RankReports, now, reports_to_show
+from compose_sim.pytest_plugin.outcome import RankReports, diagnosis_of, now, reports_to_show
 from compose_sim.pytest_plugin.rank import arguments_of, options_of
 
 _START_S = 180.0  # an image may have to be built
 _OTHERS_S = 1.0  # for the other ranks to fail too, once one has failed: they may be waiting for it forever
 _END_S = 20.0
+_LOOK_S = 1.0  # between two looks for a hang
 _LIBC = ctypes.CDLL(None)  # loaded before any fork
 _PR_SET_PDEATHSIG = 1
 _RANK = Path(__file__).with_name("rank.py")
@@ -112,13 +113,17 @@ class RankCluster:
         self._is_testing = True
         for pipe in self._commands:
             os.write(pipe, json.dumps(command).encode() + b"\n")
-        deadline = time.monotonic() + mark.timeout_s
+        began, deadline = now(), time.monotonic() + mark.timeout_s
         while not received.is_complete:
             if received.has_failed:
                 deadline = min(deadline, time.monotonic() + _OTHERS_S)
-            if not self._receive(received, deadline):
+            if self._receive(received, min(deadline, time.monotonic() + _LOOK_S)):
+                continue
+            is_over = time.monotonic() >= deadline or self._has_ended()
+            is_hung = not is_over and bool(diagnosis_of(self._folder, since=began, only_final=True))
+            if is_over or is_hung:
                 if not received.has_failed:
-                    received.problem = f"not finished after {mark.timeout_s:g} s"
+                    received.problem = "hung" if is_hung else f"not finished after {mark.timeout_s:g} s"
                 break
         self._note_end(received)
         self._is_testing = not received.is_complete
@@ -208,9 +213,12 @@ class RankCluster:
         *lines, self._partial_lines[rank] = data.split(b"\n")
         return (json.loads(line) for line in lines)
 
+    def _has_ended(self) -> bool:
+        return bool(select.select([self._ended], [], [], 0)[0])
+
     def _note_end(self, received: RankReports) -> None:
         """If the run has ended, note why, from its report."""
-        if select.select([self._ended], [], [], 0)[0]:
+        if self._has_ended():
             self._process.wait()
             self._output.seek(0)
             received.note_end(self._output.read())

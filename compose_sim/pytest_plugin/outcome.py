@@ -109,7 +109,7 @@ def _report_of_run(item: pytest.Item, received: RankReports, *, started: float) 
         for log in received.folder.glob(f"**/logs/*.{rank}.log"):
             if words := "\n".join(_read(log).splitlines()[-_TAIL:]):
                 sections.append((f"last output of rank {rank}", words))
-    diagnosis = _diagnosis(received.folder, since=started)
+    diagnosis = diagnosis_of(received.folder, since=started)
     place = diagnosis or "; ".join(places)
     lines = [f"{received.problem}" + (f": {place}" if place else ""), "", *received.evidence.strip().splitlines()]
     sections.append(("composesim", f"More: composesim logs --run {received.run}, composesim report {received.run}"))
@@ -168,10 +168,12 @@ def _is_xfailed(data: Mapping[str, Any]) -> bool:
     return data["outcome"] == "skipped" and data.get("wasxfail") is not None
 
 
-def _diagnosis(folder: Path, *, since: float) -> str:
-    """Return why no rank moved, if the run has a diagnosis; a short test ends before that."""
+def diagnosis_of(folder: Path, *, since: float, only_final: bool = False) -> str:
+    """Return why no rank moves, if the run has a diagnosis, or one that nothing can change; a short test ends before that."""
     lines = _read(folder / "journal" / "composesim.jsonl").splitlines()
     hangs = [event for event in map(json.loads, lines) if event["kind"] == "hang" and event["t"] >= since]
+    if only_final:
+        hangs = [event for event in hangs if event["data"].get("final")]
     return str(hangs[-1]["data"]["message"]) if hangs else ""
 
 

@@ -20,19 +20,19 @@ _MAX_LINES, _LONGEST_LINE, _LONGEST_QUOTE = 8, 400, 160
 def with_last_words(case: Case) -> Cause | None:
     """Return the cause of a run, with evidence if it is a rank that exited or was killed without an exception."""
     cause = case.cause
-    if cause is None or cause.kind not in _SILENT or cause.rank is None or cause.traceback:
+    if cause is None or cause.kind not in _SILENT or cause.rank is None:
         return cause
     printed = _meaningful(case.logs.get(cause.rank, ()))
     rank = case.observed.ranks.get(cause.rank)
     last = rank.last(Collective, DdpForward) if rank else None
     evidence = [f"The last lines of rank {cause.rank}:", *(f"  {line}" for line in printed)] if printed else []
-    message, place = cause.message, cause.place
+    message, place, is_explained = cause.message, cause.place, ": " in cause.message
     if isinstance(last, (Collective, DdpForward)):
         call = last.op if isinstance(last, Collective) else "the forward pass of DistributedDataParallel"
         evidence.append(f"Its last collective: {call}{where(last.at)}")
         if cause.kind == "signal":
-            message, place = f"{message} after {call}{where(last.at)}", report_place(last.at)
-    quote = _quote(printed) if cause.kind == "signal" else ""
+            message, place = f"{message}{',' if is_explained else ''} after {call}{where(last.at)}", report_place(last.at)
+    quote = _quote(printed) if cause.kind == "signal" and not is_explained else ""
     if quote:
         message += f": {quote}"
     return replace(cause, message=message, place=place, traceback="\n".join(evidence) or None)

@@ -23,7 +23,7 @@ from compose_sim.core.checks.rules import (
     wrapping,
 )
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.report import Coverage
+from compose_sim.core.report.report import Cause, CheckResult, Coverage
 from compose_sim.core.request.names import CHECK_GROUP, chosen
 from compose_sim.errors import OutOfTimeError, SpecError
 from compose_sim.node.records.data import (
@@ -206,6 +206,14 @@ def confirmed(results: list[Result]) -> list[Result]:
         else result
         for result in results
     ]
+
+
+def cause_of_crash(cause: Cause | None, checks: Sequence[CheckResult]) -> Cause | None:
+    """Return the cause of a run with what a check has found, if a rank was ended by a signal: it could not say why itself."""
+    found = next((each.detail for each in checks if each.id == "collective-mismatch" and each.status == FAILED), "")
+    if cause is None or cause.kind != "signal" or not found:
+        return cause
+    return replace(cause, message=found, traceback=cause.text.rstrip())
 
 
 def first_cause(name: str, failures: Collection[str], *, is_warning: bool = False) -> str:

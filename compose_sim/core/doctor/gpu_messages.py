@@ -19,6 +19,30 @@ _MPS = re.compile(
 )
 
 
+# The condition of an assertion in torch's kernels -> what the script did
+_ASSERTIONS = {
+    "srcIndex < srcSelectDimSize": "an index of an embedding or of index_select is outside its table",
+    "index out of bounds": "an index is outside the tensor",
+    "t >= 0 && t < n_classes": "a label is not one of the classes of the loss",
+    "cur_target >= 0 && cur_target < n_classes": "a label is not one of the classes of the loss",
+    "input_val >= zero && input_val <= one": "binary_cross_entropy got a value outside 0 to 1",
+    "cumdist[size - 1] > static_cast": "multinomial got probabilities whose sum is 0 or not finite",
+}
+_BLOCKING = "CUDA reports it late, perhaps at a later line. Run it again with --env CUDA_LAUNCH_BLOCKING=1, which names the line"
+_EXPLAINED = (
+    (re.compile(r"illegal memory access|misaligned address|unspecified launch failure"),
+     f"A kernel used memory that is not its own. {_BLOCKING}. compute-sanitizer names the kernel and the thread."),
+    (re.compile(r"uncorrectable ECC error|GPU has fallen off the bus|GPU is lost|NVRM: Xid|CUDA error: unknown error"),
+     "This is the GPU, not the script. `nvidia-smi -q -d ECC,PAGE_RETIREMENT` shows its errors, and `dmesg | grep Xid` what the driver "
+     "saw; a GPU that was lost needs a reset or a reboot."),
+    (re.compile(r"shared memory\(shm\)|shared memory.{0,200}No space left on device|out of shared memory"),
+     "/dev/shm is full: it holds the batches that workers of a DataLoader send. In containers, --shm-size 4g makes it larger; fewer "
+     "workers, a smaller prefetch_factor or smaller batches need less."),
+    (re.compile(r"no socket interface found"),
+     "NCCL_SOCKET_IFNAME names no interface of this node. composesim sets it, unless the script or --env sets another value."),
+)  # fmt: skip
+
+
 def explain(text: str) -> str:
     """Return an explanation of the error in this text; "" if it contains no known error."""
     if _DUPLICATE.search(text):
@@ -32,6 +56,13 @@ def explain(text: str) -> str:
             "Since torch 2.15, NCCL uses the device of LOCAL_RANK, unless the script names one with init_process_group(device_id=…). "
             'Call torch.cuda.set_device(LOCAL_RANK) before creating any tensor on "cuda".'
         )
+    if "device-side assert" in text:
+        why = next((f", because {what}" for condition, what in _ASSERTIONS.items() if condition in text), "")
+        return (
+            f"A kernel stopped{why}. {_BLOCKING}, or on emulated GPUs (--gpus emulated), whose errors name the value."
+        )
+    if found := next((meaning for pattern, meaning in _EXPLAINED if pattern.search(text)), ""):
+        return found
     if _DRIVER.search(text):
         return "The NVIDIA driver is too old for the CUDA version of the nodes' torch: composesim doctor prints both."
     if _MPS.search(text):

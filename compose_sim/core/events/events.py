@@ -63,7 +63,10 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     },
     "start-failed": {"message": str, "hint": str, "gap": bool},
     "rank-started": {"pid": int, "local_rank": int},
-    "rank-exited": {**_EXIT, "signal": int, "oom": bool, "no_process_ids": bool, "stopped": bool, "reason": str},
+    "rank-exited": {
+        **{**_EXIT, "signal": int, "oom": bool, "no_process_ids": bool, "stopped": bool, "reason": str},
+        **{"words": _TEXTS},
+    },
     "usage": {
         **{"cpu_s": _NUMBER, "memory_bytes": int, "memory_limit_bytes": int, "received_bytes": int, "sent_bytes": int},
         **{"gpu_use": _NUMBER, "gpu_memory_bytes": int, "logs": ("dict", int)},
@@ -82,7 +85,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     "script-ended": {**_EXIT, "message": str},
     "stalled": _WHEREABOUTS,
     "dumped": _WHEREABOUTS,
-    "hang": {"message": str, "traceback": str},
+    "hang": {"message": str, "traceback": str, "final": bool},
     "fault": {
         **{"id": str, "phase": str, "kind": str, "nodes": _TEXTS, "rank": int, "text": str},
         **{"for_s": _NUMBER, "loses": _TEXTS, "lasts": bool},

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from compose_sim.core.events.events import Event
+from compose_sim.core.state.last_words import end_of, with_assertion
 from compose_sim.core.state.state import GAP, MAX_ROUNDS, ClusterState, Failure, NodeState, RankState, Round, is_on
 
 _PHASES = ["starting", "init", "running", "ended", "exited"]
@@ -112,7 +113,7 @@ def _note_steps(state: ClusterState, event: Event, steps: Sequence[tuple[int, fl
 
 def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
-    message = describe(data.get("type") or "Exception", data.get("message") or "")
+    message = describe(data.get("type") or "Exception", data.get("message") or "", data.get("traceback") or "")
     hint, gap = data.get("hint", ""), data.get("gap", "")
     failure = Failure(
         t=event.t,
@@ -146,13 +147,17 @@ def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
     return state
 
 
+_ABORTED = 6
+_CRASHES = (_ABORTED, 7, 11)
 _OF_SHELLS = {126: " (the command cannot be executed)", 127: " (command not found)"}
 
 
 def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failure:
     exit_code, signal = event.data.get("exit_code"), event.data.get("signal")
-    if rank.exception and not signal:
-        return replace(rank.exception, message=rank.exception.message + _why_refused(event, rank.node))
+    words: Sequence[str] = event.data.get("words") or ()
+    if rank.exception and signal in (None, *_CRASHES):  # CUDA's errors are raised, and then end the process
+        message = with_assertion(rank.exception.message, words) + _why_refused(event, rank.node)
+        return replace(rank.exception, message=message)
     name = _SIGNALS.get(signal or 0, f"signal {signal}")
     if event.data.get("oom"):
         who = rank.node if node and node.has_memory_limit else "this machine"
@@ -160,12 +165,21 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
     elif signal and rank.script_exit_code == 0:
         kind, message = "teardown", f"rank {rank.rank} crashed in teardown, after training ended ({name})"
     elif signal:
-        kind, message = "signal", f"rank {rank.rank} was killed by {name}"
+        how = "aborted" if signal == _ABORTED and end_of(words) else f"was killed by {name}"
+        kind, message = "signal", f"rank {rank.rank} {how}: {end_of(words)}".removesuffix(": ")
     else:
         meaning = f": {rank.last_words}" if rank.last_words else _OF_SHELLS.get(exit_code or 0, "")
         kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}{meaning}"
     message += _why_refused(event, rank.node)
-    return Failure(t=event.t, kind=kind, node=rank.node, rank=rank.rank, message=message, generation=event.generation)
+    return Failure(
+        t=event.t,
+        kind=kind,
+        node=rank.node,
+        rank=rank.rank,
+        message=message,
+        traceback="\n".join(words),
+        generation=event.generation,
+    )
 
 
 def _why_refused(event: Event, node: str) -> str:
@@ -252,6 +266,7 @@ HANDLERS = {
     "rank-exited": _on_rank_exited,
     "stalled": _on_stalled,
     "resumed": _on_resumed,
+    "dumped": lambda state, event: _update_rank(state, event, dump=event.data, dumped_at=event.t),
     "halted": _on_halted,
     "continued": _on_continued,
     "breakpoint": _on_breakpoint,
@@ -260,6 +275,9 @@ HANDLERS = {
 
 _WRAPPERS = ("ProcessRaisedException", "ChildFailedError")
 _CAUGHT = re.compile(r"Caught \w+ in ")  # "Caught ValueError in DataLoader worker process 1."
+# NCCL writes its code in the second line, and what has happened in the last one
+_NCCL_CODE = re.compile(r"^(?P<code>nccl[A-Z]\w{1,40}): ", re.MULTILINE)
+_LAST_ERROR = re.compile(r"^Last error: ?\n(?P<error>\S.{0,400})", re.MULTILINE)
 _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _RANK = re.compile(r"^[ \t]{0,40}rank[ \t]{0,40}: (?P<rank>\d{1,9})", re.MULTILINE)
@@ -274,14 +292,21 @@ class _Found:
     frames: tuple[tuple[str, str], ...]  # file and line, from the outermost call
 
 
-def describe(kind: str, message: str) -> str:
-    """Return `ValueError: boom`, or for a launcher's exception the inner one, with its file and line."""
+def describe(kind: str, message: str, traceback: str = "") -> str:
+    """
+    Return `ValueError: boom`, or for the exception of another process the inner one, with its file and line.
+
+    If the inner one comes from no line of the script, the line is that in `traceback`.
+    """
     if kind in _WRAPPERS or _CAUGHT.match(message):
         found = _last_traceback(message)
         if found:
-            return f"{found.message}{_place(found.frames)}"
+            mine = _of_script(found.frames) or _of_script(_frames_in(traceback.replace(message, ""))) or found.frames
+            return f"{found.message}{_place(mine)}"
         if kind == "ChildFailedError":
             return f"{kind}: {_exit(message)}"
+    if (error := _LAST_ERROR.search(message)) and (code := _NCCL_CODE.search(message)):
+        return f"{kind}: {code['code']}: {error['error'].strip()}\n{message}"
     return f"{kind}: {message}".rstrip(": ")
 
 
@@ -302,9 +327,16 @@ def _last_traceback(text: str) -> _Found | None:
     return None
 
 
+def _frames_in(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((frame["file"], frame["line"]) for frame in map(_FRAME.match, text.splitlines()) if frame)
+
+
+def _of_script(frames: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(frame for frame in frames if not _NOT_THE_USERS.search(frame[0]))
+
+
 def _place(frames: tuple[tuple[str, str], ...]) -> str:
-    mine = [frame for frame in frames if not _NOT_THE_USERS.search(frame[0])] or list(frames)
-    return f" ({posixpath.basename(mine[-1][0])}, line {mine[-1][1]})" if mine else ""
+    return f" ({posixpath.basename(frames[-1][0])}, line {frames[-1][1]})" if frames else ""
 
 
 def _exit(message: str) -> str:

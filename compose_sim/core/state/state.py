@@ -31,6 +31,7 @@ class Failure:
     traceback: str = ""
     generation: int | None = None  # the round in which it happened, if known
     injected: bool = False  # the node was removed on purpose
+    is_final: bool = False  # a hang that nothing can end: the ranks wait for each other
 
     @property
     def place(self) -> str:
@@ -106,6 +107,8 @@ class RankState:
     init_world_size: int | None = None  # as passed by the script, if it was
     stall: Mapping[str, Any] | None = None  # where the rank is while it makes no progress (stalled_rank.py)
     stalled_since: float = 0.0
+    dump: Mapping[str, Any] | None = None  # where the rank was when it was last asked
+    dumped_at: float = 0.0
     halted_since: float | None = None  # while it is stopped, by SIGSTOP or a debugger
     at_breakpoint: bool = False
 

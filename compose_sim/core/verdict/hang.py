@@ -19,7 +19,7 @@ _FIXES = {
     "loader": "Add a timeout to what the worker waits for; DataLoader(..., timeout=60) raises if a batch does not arrive.",
     "locks": "Acquire the locks in the same order in every thread, or hold only one at a time.",
     "spawn": "composesim has already started the ranks, as torchrun would: call the function without mp.spawn, or run the script "
-    "once per node: `--launcher env --nproc-per-node 1`.",
+    "once per node, with a GPU for each process that it starts: `--launcher env --gpus-per-node K`.",
     "gone": "Make every rank perform the same number of steps: no break, continue or return on a single rank; for uneven data, "
     "`with model.join():` or DistributedSampler(..., drop_last=True).",
     "mismatch": "Call the same collectives in the same order on every rank: move the call out of code that only some ranks execute, "
@@ -29,6 +29,10 @@ _FIXES = {
     "alone": "Make this rank reach the same collective as the others, or add a timeout to what it waits for.",
     "all": "Add a timeout to what the ranks wait for, so that it raises an error.",
 }
+
+
+# Each rank waits for what another one will never do, because that one waits too, or has left
+_FINAL = ("mismatch", "gone", "messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +70,16 @@ def find_hang(state: ClusterState, plan: Plan, *, now: float) -> Failure | None:
         kind="hang",
         node=found.node,
         rank=found.rank,
-        message=found.message,
+        message=found.message + (_own_launch(plan) if found.kind == "spawn" else ""),
         traceback=where_all_stand(standings, folder=plan.working_directory),
+        is_final=found.kind in _FINAL,
     )
+
+
+def _own_launch(plan: Plan) -> str:
+    """Return how to run a script that starts its own ranks: it needs only one process per node to begin with."""
+    most = max((len(node.ranks) for node in plan.nodes), default=1)
+    return f"; a script that starts its own ranks runs with --launcher env --gpus-per-node {most}"
 
 
 def standings_of(state: ClusterState) -> tuple[Standing, ...]:
@@ -155,6 +166,8 @@ def _patience(standings: tuple[Standing, ...]) -> int:
         return 1
     if all(each.waits_in.startswith("init_process_group") for each in live):
         return 1  # all ranks of the round are there
+    if all(each.spawns for each in live):
+        return 1  # the processes that they have started collide: each rank has started all of them
     if any(each.is_deadlocked for each in live) and all(each.waits_in or each.is_deadlocked for each in live):
         return 1
     if any(not (each.steps or each.is_done) for each in live):

@@ -11,7 +11,8 @@ from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState
 
 _CONSEQUENCE_WITHIN_S = 5.0
 _CLOSED = "connection closed"  # by the end of the node, before composesim could stop it
-_ABORTED = "was killed by SIGABRT"  # so torch ends a rank whose peer has closed the connections of NCCL
+# So torch ends a rank whose peer has closed the connections of NCCL
+_ABORTED = re.compile(r"was killed by SIGABRT$|^rank \d+ aborted(?!: CUDA error)")
 _GOOD_ENDS = (None, 0, 143)  # not ended, ended well, or stopped by composesim (SIGTERM)
 
 # What a rank reports when another one has gone. It is never the cause if something else failed at about the same time.
@@ -43,7 +44,7 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
         return raised
     causes = [failure for failure in failures if not is_consequence(failure.message)]
     if causes and causes[0].t <= failures[0].t + _CONSEQUENCE_WITHIN_S:
-        return (_early_leaver(state, causes[0]) if causes[0].message.endswith(_ABORTED) else None) or causes[0]
+        return (_early_leaver(state, causes[0]) if _ABORTED.search(causes[0].message) else None) or causes[0]
     return _early_leaver(state, failures[0]) or failures[0]
 
 

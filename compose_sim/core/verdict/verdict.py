@@ -9,9 +9,10 @@ from typing import Literal
 from compose_sim.core.plan.model import Plan
 from compose_sim.core.state.fault_attribution import active_faults, is_due_back, is_excused, is_promised, last_hope
 from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState
-from compose_sim.core.text import format_count, format_seconds
+from compose_sim.core.text import format_count
 from compose_sim.core.verdict.hang import find_hang, is_present
 from compose_sim.core.verdict.root_cause import blame_fault, first_cause, master_failure
+from compose_sim.core.verdict.time_limit import is_over_time, time_limit_reached
 
 VerdictWord = Literal["passed", "failed", "inconclusive", "hung", "timeout", "interrupted"]
 EXIT_CODES: dict[VerdictWord, int] = {
@@ -96,7 +97,6 @@ NODES_MUST_COME_WITHIN_S = 60.0  # the user may be about to heal a fault
 _PEERS_MUST_END_WITHIN_S = 5.0
 # After the master and each other: a busy machine may take long to end many nodes.
 _DONE_NODES_END_WITHIN_S = 30.0
-_MAX_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,8 @@ class StopReason:
 
 def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason | None:
     """Return why the run must be stopped now; None if it may continue."""
-    if plan.timeout_s and state.started_at is not None and now - state.started_at > plan.timeout_s:
-        message = f"not done after {format_seconds(plan.timeout_s)}: {_phases(state)}"
-        return StopReason(reason="timeout", cause=Failure(t=now, kind="timeout", message=message))
+    if is_over_time(state, plan, now=now):
+        return StopReason(reason="timeout", cause=time_limit_reached(state, plan, now=now))
     deadlock = find_deadlock(state)
     if deadlock:
         return StopReason(reason="hang", cause=deadlock)
@@ -188,14 +187,3 @@ def _too_few_nodes(state: ClusterState, *, now: float) -> StopReason | None:
     message = f"{too_few_nodes_message(state)}, and no lost node is expected back{why}"
     cause = Failure(t=now, kind=first.kind if first else "exit", node=first.node if first else None, message=message)
     return StopReason(reason="failure", cause=cause)
-
-
-def _phases(state: ClusterState) -> str:
-    """Return `node-0, node-1: running; node-2: lost`."""
-    phases: dict[str, list[str]] = {}
-    for node in state.nodes.values():
-        phases.setdefault(node.phase, []).append(node.name)
-    return "; ".join(
-        f"{', '.join(names[:_MAX_NAMES])}{' …' if len(names) > _MAX_NAMES else ''}: {phase}"
-        for phase, names in phases.items()
-    )

@@ -208,6 +208,7 @@ class Agent:
             **self._limits.reached_by(exit_status.status, refused=refused),
             stopped=bool(stopped),
             reason=stopped or reason or str(exit_status),
+            words=[] if stopped or exit_status.status == 0 else self._logs.last_words(rank.rank),
         )
         if exit_status.status != 0 and not (stopped or self._launch.is_hosted):
             self._failed(rank.rank, exit_status.code, exit_status.signal)

@@ -6,12 +6,13 @@ A progress bar writes a line again and again. Of its states, the last one is cop
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import sys
 import time
 from pathlib import Path
 
-from .regular_files import open_to_append
+from .regular_files import open_to_append, read_regular
 
 _READ_BYTES = 1 << 16
 # If the node's output is read more slowly than ranks print, ranks block, as they would without composesim
@@ -19,6 +20,16 @@ _MAX_PENDING = 1 << 20
 _LONGEST_LINE = 1 << 20
 _BETWEEN_STATES_S = 1.0, 30.0  # of a progress bar: at first, and at most; it doubles
 _UP_AGAIN = b"\x1b[A\n"  # a bar below another one: up, and down again
+# Of the last words of a rank
+_WORDS_BYTES = 256 << 10  # an assertion of a kernel is printed once per thread
+_MAX_WORDS = 8
+_LONGEST_WORDS = 400
+# Lines that say why a rank was ended from below Python: by a kernel, by C++ or by the C library
+_TELLING = re.compile(
+    r"Assertion `|terminate called |what\(\): |CUDA error: |NCCL WARN |No space left on device|out of shared memory"
+    r"|double free|corrupted size|malloc\(\): |free\(\): |Fatal Python error: "
+)
+_NUMBERS = re.compile(r"\d+")
 _WRITE_BYTES = 4096  # a pipe that is ready accepts this many bytes (PIPE_BUF) without blocking
 
 
@@ -220,10 +231,12 @@ class RankLogs:
         self._folder, self._node, self._selector = folder, node, selector
         self._echo = Echo(1, selector, wanted=echo)
         self._outputs: dict[int, RankOutput] = {}
+        self._began: dict[int, int] = {}  # where the present round begins in each log
         self._reading = True
 
     def open(self, rank: int) -> int:
         """Start to copy a rank's output, and return the descriptor to write it to, which the caller must close."""
+        self._began[rank] = self.logged(rank)
         output = RankOutput(self._log(rank), self._echo)
         self._outputs[rank] = output
         self._watch(rank)
@@ -235,6 +248,14 @@ class RankLogs:
             return self._log(rank).stat().st_size
         except OSError:
             return 0
+
+    def last_words(self, rank: int) -> list[str]:
+        """Return the telling lines at the end of what the rank has written in this round; none if the log cannot be read."""
+        offset = max(self._began.get(rank, 0), self.logged(rank) - _WORDS_BYTES)
+        try:
+            return last_words(read_regular(self._log(rank), _WORDS_BYTES, offset=offset))
+        except OSError:
+            return []
 
     def drain(self, rank: int) -> None:
         """Copy all remaining output of a rank that has ended."""
@@ -282,6 +303,15 @@ class RankLogs:
         if self._reading:
             self._selector.unregister(output)
         output.close()
+
+
+def last_words(output: bytes) -> list[str]:
+    """Return the telling lines at the end of the output of a rank, each kind once."""
+    found: dict[str, str] = {}
+    for line in output.decode(errors="replace").splitlines():
+        if _TELLING.search(line[: 4 * _LONGEST_WORDS]):
+            found.setdefault(_NUMBERS.sub("", line)[:_LONGEST_WORDS], line.strip()[:_LONGEST_WORDS])
+    return list(found.values())[-_MAX_WORDS:]
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
