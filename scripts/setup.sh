@@ -80,7 +80,8 @@ install_torch() {
         echo "No NVIDIA GPU here, and TORCH_INDEX is not set: if the package index gives torch's CUDA build, that works too, but is some GB larger (make help)."
     fi
     echo "Installing ${TORCH:-$DEFAULT_TORCH}, by far the largest package ..."
-    QUIET= pip install "${TORCH:-$DEFAULT_TORCH}" ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} # with what is downloaded, and how far
+    # NumPy, because collectives of objects need it; with what is downloaded, and how far
+    QUIET= pip install "${TORCH:-$DEFAULT_TORCH}" numpy ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"}
 }
 
 pip() { "$VENV/bin/python" -m pip ${QUIET---quiet} --disable-pip-version-check --no-input "$@"; }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from compose_sim.cli.console import MARKS, echo, print_table, screen_width, show
 from compose_sim.cli.views.faults import history_lines
 from compose_sim.core.doctor.gpu_messages import explain
 from compose_sim.core.json_values import to_json
-from compose_sim.core.plan.model import REQUESTED, Plan
+from compose_sim.core.plan.model import Plan
 from compose_sim.core.report.bottleneck import straggler_line
 from compose_sim.core.report.report import (
     Cause,
@@ -197,8 +196,6 @@ def print_cause(report: Report, *, err: bool = False) -> None:
     if cause.traceback and (evidence := _without_cause(folded(cause.traceback), cause)):
         echo(err=err)
         show(_shortened(evidence), err=err)
-        if _may_come_from_emulation(report, cause):
-            show("CUDA is emulated on the CPU here. If the script also runs without CUDA, add --gpus none.", err=err)
     for hint in report.hints[:_MAX_HINTS] if report.needs_hints else ():
         show(click.style(f"{'note':<9}", dim=True) + str(hint), hang=9, err=err)
     explanation = explain(cause.text)
@@ -210,19 +207,6 @@ def _without_cause(traceback: str, cause: Cause) -> str:
     """Return the evidence without a last line that is the cause: the last line of the report is that too."""
     above, _, last = traceback.rstrip().rpartition("\n")
     return above if last == cause.message and len(last) <= _LONGEST_CAUSE else traceback
-
-
-def _may_come_from_emulation(report: Report, cause: Cause) -> bool:
-    """Return whether GPUs were emulated although the user did not ask for that, and the error mentions devices."""
-    unasked = any(
-        (choice.what, choice.value) == ("gpus", "emulated") and not choice.why.endswith(REQUESTED)
-        for choice in report.choices
-    )
-    message = re.sub(r"[^\s'\"]{1,255}\.py\b", "", cause.message)  # multigpu.py
-    mentioned = re.search(
-        r"cuda|gpu|(?<!left on )device|nccl", message, re.IGNORECASE
-    )  # any traceback has a `device` in it, and so has ENOSPC
-    return unasked and bool(mentioned) and cause.kind not in ("gap", "hang")
 
 
 def final_line(report: Report, *, skip: Sequence[str] = ()) -> str:

@@ -35,7 +35,7 @@ def with_last_words(case: Case) -> Cause | None:
     quote = _quote(printed) if cause.kind == "signal" and not is_explained else ""
     if quote:
         message += f": {quote}"
-    return replace(cause, message=message, place=place, traceback="\n".join(evidence) or None)
+    return replace(cause, message=message, place=place, traceback="\n".join(evidence) or cause.traceback)
 
 
 def _meaningful(lines: Sequence[str]) -> list[str]:

@@ -36,6 +36,23 @@ def _initialize(fraction: float, crowd: str) -> points.Steps:
         torch._C._cuda_setMemoryFraction(fraction, _own_device())
 
 
+def explain(error: BaseException) -> str:
+    """Return that the GPU is shared, and how much memory each rank may use, if that is what a rank has run out of; else ""."""
+    torch: Any = sys.modules.get("torch")
+    out_of_memory = getattr(torch, "OutOfMemoryError", None)
+    fraction, crowd = float(os.environ.get("COMPOSESIM_GPU_FRACTION") or 0), os.environ.get("COMPOSESIM_GPU_CROWD", "")
+    if out_of_memory is None or not isinstance(error, out_of_memory) or not (fraction or crowd):
+        return ""
+    share = ""
+    if fraction:
+        total: int = torch.cuda.get_device_properties(_own_device()).total_memory
+        share = f": each rank may use {fraction:.0%} of it, {total * fraction / (1 << 30):.1f} GiB"
+    return (
+        f"Ranks of several nodes share this GPU{share}. On a cluster with a GPU per rank it has all of the memory: "
+        "run fewer nodes (--nodes), or try it with smaller batches."
+    )
+
+
 def _own_device() -> int:
     """Return the index of this rank's device among those of the node: the local rank, as in most scripts."""
     count = len([each for each in os.environ.get("COMPOSESIM_GPUS", "").split(",") if each])

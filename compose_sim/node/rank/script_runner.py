@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 
 from ..shared import process, roles
 from ..shared.event_log import EventLog
-from ..shared.frames import is_ours, message_of
+from ..shared.frames import is_ours
 from ..shared.shadowing import forget, shadowed_modules
 from . import emulate, function_call, gpu_limits, instrument, teardown
+from .debugging.hints import hint_for
 from .emulate import failures
 
 _LONGEST_WORDS = 2000  # of sys.exit("text"), which may be any text
@@ -141,7 +142,7 @@ def run_alone(program: UserProgram, events: EventLog, *, end: Callable[[], None]
         raise
     except BaseException as error:
         gap = failures.gap(error)
-        hint = failures.HINT if gap else _hint(error)
+        hint = failures.HINT if gap else hint_for(error)
         _hide_our_frames(error)
         _report_exception(events, error, hint, gap)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -173,20 +174,6 @@ def _report_exception(events: EventLog, error: BaseException, hint: str, gap: st
     report = traceback.TracebackException(type(error), error, error.__traceback__)
     text = "".join(report.format())
     events.emit("exception", type=type(error).__name__, message=str(report), traceback=text, hint=hint, gap=gap)
-
-
-def _hint(error: BaseException) -> str:
-    """Return which launcher to use, if the script starts ranks itself; else ""."""
-    # The launcher env sets no run id. With one rank per node, it leaves it to the script to start more.
-    started = "TORCHELASTIC_RUN_ID" in os.environ or os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
-    if (
-        started
-        and type(error).__module__ == "torch.multiprocessing.spawn"
-        and "init_process_group" in message_of(error)
-    ):
-        again = "composesim up --launcher env --nproc-per-node 1 …"
-        return f"The ranks had already been started when the script started its own. Try: {again}"
-    return ""
 
 
 def _hide_our_frames(error: BaseException) -> None:

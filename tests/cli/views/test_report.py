@@ -9,7 +9,6 @@ import click
 import pytest
 
 from compose_sim.cli.views.report import cause_line, final_line, metric_parts, print_report, ranges
-from compose_sim.core.plan.model import Choice
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import Cause, CheckResult, Report
 from compose_sim.core.state.fold import fold_all
@@ -128,31 +127,6 @@ def test_the_last_line_of_a_run_that_passed_names_the_checks_that_failed() -> No
 
     assert click.unstyle(final_line(report)) == "! passed, but set-epoch failed  2 nodes, 2 ranks of train.py in 9.50 s"
     assert click.unstyle(final_line(report, skip=("set-epoch",))).startswith("✔ passed  2 nodes")
-
-
-@pytest.mark.parametrize(
-    ("why", "message", "hints"),
-    [
-        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "SyncBatchNorm only works with GPU modules", 1),
-        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "ValueError: boom", 0),
-        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "OSError: [Errno 28] No space left on device", 0),
-        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "exit status 1: python multigpu.py", 0),
-        ("CUDA emulated on the CPU: requested", "CUDA error: invalid device ordinal", 0),
-        ("CUDA emulated on the CPU: this machine has no NVIDIA GPU", "no _cuda_x", 0),
-    ],
-)
-def test_an_error_of_devices_on_gpus_that_nobody_asked_for_names_the_way_out(
-    why: str, message: str, hints: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cause = a_cause(
-        kind="gap" if "_cuda_" in message else "exception",
-        message=message,
-        traceback=f"Traceback (most recent call last):\n  train(device)\nRuntimeError: {message}",
-    )
-    choice = Choice(what="gpus", value="emulated", why=why)
-    print_report(a_report(cause=cause, choices=(choice,)))
-
-    assert capsys.readouterr().out.count("--gpus none") == hints
 
 
 def test_a_check_that_found_the_cause_does_not_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
