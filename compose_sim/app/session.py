@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compose_sim.app.request import Request, new_name
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.model import CONTAINER_FOLDER, Mount, Plan
+from compose_sim.core.plan.model import CONTAINER_FOLDER, NODE_HASHES, Mount, Plan
 from compose_sim.core.plan.mounts import covers_of
 from compose_sim.core.text import format_count
 from compose_sim.engine.run_folder.folder import location_choice, runs_folder
@@ -161,9 +161,20 @@ class Session:
         plan, self.host = self.request.plan(run=self.name, run_folder=self._folder, portable=self._portable)
         location = None if self._portable else location_choice(self.request.folder)
         choices = (*plan.choices, location) if location else plan.choices
-        environment = {**plan.environment, **self._environment}
+        environment = {**plan.environment, **self._environment, **self._hashes_of(plan)}
         plan = replace(plan, environment=environment, choices=choices).with_mounts(*self._mounts)
         self.plan = self._with_covers(plan)
+
+    def _hashes_of(self, plan: Plan) -> dict[str, str]:
+        """Return the variable that gives each node a hash seed of its own, as on a cluster, if the script may depend on one."""
+        if plan.engine != "local" or plan.launcher != "warm" or len(plan.nodes) < 2 or self._portable:
+            return {}
+        from compose_sim.core.checks.source import uses_hashes
+        from compose_sim.engine.host.script_sources import read_sources
+
+        spec = self.request.spec
+        sources = read_sources(self.request.folder, str(spec.script)) if spec.script else {}
+        return {NODE_HASHES: "1"} if uses_hashes(sources) else {}
 
     def _with_covers(self, plan: Plan) -> Plan:
         if plan.engine != "docker":

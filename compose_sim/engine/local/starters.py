@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from compose_sim.core.plan.model import Plan, PlannedNode
+from compose_sim.core.plan.model import NODE_HASHES, Plan, PlannedNode
 from compose_sim.core.plan.node_roles import role_command
 from compose_sim.engine.local.process_labels import LabeledProcess, labeled_processes
 from compose_sim.engine.local.reaper import ChildProcesses, Init
@@ -201,10 +201,11 @@ def shared_program(plan: Plan, node: PlannedNode) -> tuple[str, ...] | None:
     """
     Return what a node's ranks run, as arguments to `python`, if they can be forked from one Python that serves all nodes.
 
-    A node with separate variables needs a separate Python: some, such as OMP_NUM_THREADS, are read when torch is imported.
+    A node with separate variables needs a separate Python: some, such as OMP_NUM_THREADS, are read when torch is imported. So does a
+    node with its own seed of Python's hashes.
     """
     own = [name for name in node.environment if not name.startswith(_READ_LATE)]
-    if plan.launcher != "warm" or own or "--" not in node.command:
+    if plan.launcher != "warm" or own or NODE_HASHES in plan.environment or "--" not in node.command:
         return None
     end = node.command.index("--")
     return (*(("-m",) if "--module" in node.command[:end] else ()), *node.command[end + 1 :])

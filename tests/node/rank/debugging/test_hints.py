@@ -20,7 +20,6 @@ VARIABLES = ("COMPOSESIM_ENGINE", "COMPOSESIM_EMULATED_GPUS", "COMPOSESIM_GPU_FR
         (RuntimeError(TIMED_OUT.replace("master", "node-0")), {"MASTER_ADDR": "node-0"}, ""),
         (RuntimeError("operator torchvision::nms does not exist"), {}, "torchvision"),
         (RuntimeError("Numpy is not available"), {"COMPOSESIM_ENGINE": "local"}, "pip install numpy"),
-        (ModuleNotFoundError("No module named 'no_such'", name="no_such.part"), {}, "image build"),
         (ValueError("boom"), {}, ""),
         (RuntimeError("CUDA error: invalid device ordinal"), {}, ""),  # the script has not asked for CUDA
     ],
