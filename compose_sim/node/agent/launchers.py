@@ -24,6 +24,7 @@ from . import usage
 INHERITED = "COMPOSESIM_STARTER"  # "PID DESCRIPTOR" of a starter that was forked for this agent (starters/zygote.py)
 LAUNCHERS = ("warm", "torchrun", "env", "command", "paddle", "hosted")
 ROUND_LAUNCHERS = {"torchrun": "torchrun", "paddle": "paddle-launch"}  # launcher -> role; one process per round
+SLURM_STEP = "SLURM_STEP_ID"  # set by srun, and if a job file starts the ranks by it
 _EXIT_SECONDS = 2.0
 
 
@@ -68,6 +69,8 @@ def rank_variables(launch: Launch, round_: Message, local_rank: int) -> dict[str
         variables["GROUP_WORLD_SIZE"] = round_["group_world_size"]
     elif launch.launcher != "env":
         variables.update(_torchrun_variables(launch, round_, rank))
+    if SLURM_STEP in os.environ:
+        variables.update(_slurm_variables(launch, round_, rank, local_rank))
     return {name: str(value) for name, value in variables.items()}
 
 
@@ -95,6 +98,20 @@ def _torchrun_variables(launch: Launch, round_: Message, rank: int) -> dict[str,
         "TORCHELASTIC_USE_AGENT_STORE": not listens_itself,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+def _slurm_variables(launch: Launch, round_: Message, rank: int, local_rank: int) -> dict[str, object]:
+    """Return what srun sets for a task: each rank is one."""
+    return {
+        "SLURM_PROCID": rank,
+        "SLURM_LOCALID": local_rank,
+        "SLURM_NODEID": round_["group_rank"],
+        "SLURM_NTASKS": round_["world_size"],
+        "SLURM_NPROCS": round_["world_size"],
+        "SLURM_NNODES": len(round_["nodes"]),
+        "SLURM_STEP_NUM_TASKS": round_["world_size"],
+        "SLURM_NTASKS_PER_NODE": launch.nproc,
     }
 
 

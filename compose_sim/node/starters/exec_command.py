@@ -16,6 +16,8 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as in every shell
 def execute(command: list[str]) -> NoReturn:
     """Become this command, found on the PATH; exit with 127 or 126 if it cannot be run."""
     _write_hostfile(Path(os.environ["COMPOSESIM_HOSTFILE"]))
+    # `python3` in the command, or in a script that it runs, means the Python of the nodes, which has torch.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     _become(command)
 
 

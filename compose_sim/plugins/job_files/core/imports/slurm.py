@@ -22,6 +22,10 @@ from compose_sim.plugins.job_files.core.imports.shell import Call, Shell
 _TIME = re.compile(r"(\d{1,6}-)?\d{1,6}(:\d{1,2}){0,2}|UNLIMITED|INFINITE|-1", re.IGNORECASE)
 _HEADER = re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:#.*)?")  # sbatch reads directives up to the first command
 _DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_NO_DIRECTIVE = re.compile(
+    r"^[ \t]{0,40}(?:#{1,9}[ \t]{1,40}#?|##)SBATCH[ \t].{0,200}|^[ \t]{1,40}#SBATCH[ \t].{0,200}", re.MULTILINE
+)
+SLURM_STEP = "SLURM_STEP_ID"  # for which node/agent/launchers.py sets the other variables of srun
 _SHORT = {
     **{"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "G": "gpus", "J": "job-name", "p": "partition"},
     **{"A": "account", "o": "output", "e": "error", "C": "constraint", "w": "nodelist", "x": "exclude", "q": "qos"},
@@ -39,8 +43,12 @@ _SWITCHES = {
 
 def directives_of(text: str) -> list[re.Match[str]]:
     """Return the directives of a script; none if it is no script for sbatch."""
+    return [*_DIRECTIVE.finditer(text, 0, _end_of_header(text))]
+
+
+def _end_of_header(text: str) -> int:
     header = _HEADER.match(text)
-    return [*_DIRECTIVE.finditer(text, 0, header.end() if header else 0)]
+    return header.end() if header else 0
 
 
 @dataclass(slots=True)
@@ -96,8 +104,19 @@ def read_sbatch(draft: Draft, variables: Mapping[str, str]) -> JobFile:
     calls = [each for call in behind_srun if call.words for each in calls_of_call(call, shell)]
     cluster = Cluster(nodes=nodes, gpus=gpus, ranks=max(1, gpus), tasks=tasks, starts_once=True)
     launched = take_program(draft, calls, cluster, key="the script", line=1)
-    if launched.launcher == "python" and draft.values.get("nproc_per_node", 1) > 1:
-        draft.note("changed", "srun", 1, "composesim sets RANK and WORLD_SIZE, and no SLURM_PROCID")
+    step = next((call for call in started if call.words[:1] == ("srun",)), None)
+    if step and launched.launcher in ("python", "command"):
+        draft.values.setdefault("env", {})[SLURM_STEP] = "0"
+        draft.lines.setdefault("env", step.line)
+        draft.note(
+            "changed",
+            "srun",
+            step.line,
+            "ranks get SLURM_PROCID, NTASKS, LOCALID and NODEID, and also RANK and WORLD_SIZE",
+        )
+    for match in _NO_DIRECTIVE.finditer(text, 0, _end_of_header(text)):
+        line = text.count("\n", 0, match.start()) + 1
+        draft.note("ignored", match[0].strip(), line, "sbatch reads it as a comment: a directive begins with #SBATCH")
     take_variables(draft, shell.exported, key="export")
     if given.has("exclusive") and not gpus_line and launched.launcher != "command":
         _, line = given.get("exclusive")

@@ -31,7 +31,7 @@ def read_swarm(job: Object, others: Sequence[YamlText]) -> None:
     services: list[KeyPath] = [("services", str(name)) for name in job.keys("services")]
     groups: dict[str, list[KeyPath]] = {}
     for at in services:
-        groups.setdefault(_NUMBER_OF_NODE.sub(r"\1", repr(job.peek(*at))), []).append(at)
+        groups.setdefault(_program_of(job.peek(*at)), []).append(at)
     trains = [group for group in groups.values() if job.has(*group[0], "command") or job.has(*group[0], "entrypoint")]
     if not trains:
         raise job.error(("services",), "no service of this stack has a command")
@@ -55,6 +55,13 @@ def read_swarm(job: Object, others: Sequence[YamlText]) -> None:
     calls = calls_of_words(tuple(words), job.line(*at), Shell(variables=variables))
     take_program(job.draft, calls, Cluster(nodes=nodes, gpus=gpus), key=dotted(at), line=job.line(*at))
     take_gpus(job.draft, gpus, dotted(gpus_at), job.line(*gpus_at))
+
+
+def _program_of(service: Any) -> str:
+    """Return what is equal for the nodes of a job: image and program, without the number of the node."""
+    keys = ("image", "build", "entrypoint", "command", "working_dir")
+    values = [service.get(key) for key in keys] if isinstance(service, Mapping) else [service]
+    return _NUMBER_OF_NODE.sub(r"\1", repr(values))
 
 
 def _replicas(job: Object, at: KeyPath) -> int:

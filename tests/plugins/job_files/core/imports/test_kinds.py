@@ -346,3 +346,30 @@ def test_another_version_of_a_kind_names_the_one_that_is_read() -> None:
         read(PYTORCHJOB.replace("kubeflow.org/v1", "kubeflow.org/v2"))
 
     assert caught.value.hint == "apiVersion: kubeflow.org/v1"
+
+
+@pytest.mark.parametrize("launcher", ["python train.py", "python -m train"])
+def test_a_task_of_srun_gets_the_variables_of_slurm(launcher: str) -> None:
+    job = read("#!/bin/bash\n#SBATCH -N 2\nsrun --ntasks-per-node=1 " + launcher + "\n")
+
+    assert job.values["env"] == {"SLURM_STEP_ID": "0"}
+    assert "env" not in read("#!/bin/bash\n#SBATCH -N 2\nsrun torchrun --nnodes=2 train.py\n").values
+
+
+@pytest.mark.parametrize(
+    "line", ["# SBATCH --ntasks-per-node=4", "##SBATCH --ntasks-per-node=4", " #SBATCH --ntasks-per-node=4"]
+)
+def test_a_comment_that_looks_like_a_directive_is_mentioned(line: str) -> None:
+    job = read(f"#!/bin/bash\n#SBATCH -N 2\n{line}\nsrun python train.py\n")
+
+    assert (line.strip(), 3) in verdicts(job, "ignored")
+    assert job.values.get("nproc_per_node", 1) == 1
+
+
+def test_services_of_one_program_are_nodes_though_their_variables_differ() -> None:
+    service = "{{image: 'team/train:1', command: [python, train.py], environment: {{RANK: {0}}}, hostname: node{0}{1}}}"
+    text = f"services:\n  first: {service.format(0, '')}\n  second: {service.format(1, ', depends_on: [first]')}\n"
+    job = read(text + "  db: {image: postgres, command: [postgres]}\n")
+
+    assert job.values["nodes"] == 2
+    assert [note.key for note in job.notes if note.text == "only the services that train run here"] == ["services.db"]
