@@ -1,6 +1,6 @@
 # Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist zoo bench bench-against soak release clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist zoo bench bench-against soak public release clean
 
 # The end of `make help` explains these.
 export PYTHON TORCH TORCH_INDEX LOCKED MATRIX_HOME
@@ -22,6 +22,8 @@ help: ## List the targets and variables
 	@echo "                        multiplies them; MATRIX_HOME=DIR keeps the environments (default: ~/.cache/composesim/matrix)"
 	@echo "  ARGS='-k digits -x'   arguments for pytest, or for the program that the target runs"
 	@echo "  MINUTES=10 SEED=1     make soak: minutes for each of the long rows; ARGS='--only large busy' selects rows"
+	@echo "  SOURCES=DIR FETCH=1   make public: the folder of the repositories, and whether to clone what it lacks; PYTHON is that of an"
+	@echo "                        environment with composesim, torch and the packages that scripts/public_trainers/manifest.yaml names"
 	@echo "  FUZZ_SECONDS=30       make fuzz: seconds for each kind of input; ARGS='-n 16 -k events' goes to pytest"
 
 setup: ## Create .venv with .venv/bin/composesim, the tools and torch; quick if nothing has changed
@@ -56,6 +58,9 @@ docs: setup ## Write the generated files: docs/cli.md, docs/api.md, the man page
 
 site: ## Build the documents as a site with search in build/site, and fail if a link leads nowhere
 	@scripts/site.sh
+
+public: setup ## Run public trainers unmodified, from SOURCES=FOLDER with the Python of their packages, and write docs/public.md
+	$(BIN)/python -m scripts.public_trainers --sources $(SOURCES) --python $(PYTHON) $(if $(FETCH),--fetch) $(ARGS)
 
 pictures: setup ## Make the pictures in the documents from real runs; needs Chromium
 	@scripts/pictures.sh

@@ -1,0 +1,1 @@
+"""Run public trainers unmodified, and write what became of each as a page."""
