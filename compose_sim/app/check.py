@@ -23,7 +23,9 @@ from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.judging_time import judging_time
 from compose_sim.engine.run_folder.record import read_case, read_observed
 from compose_sim.errors import ComposesimError, OutOfTimeError, SpecError
+from compose_sim.plugins.registry import built_in
 
+CHECK_MODES = "composesim.check_modes"  # of plug-ins: an option of `check` -> function(session, listener) -> Report
 DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }
@@ -56,7 +58,15 @@ def check_request(request: Request) -> Request:
 
 
 def check(session: Session, listener: Listener) -> Report:
-    """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks."""
+    """Run a session, replay the first steps if a chosen check needs that, and return the report with all chosen checks.
+
+    A plug-in may check in another way, if its option of the same name is set.
+    """
+    settings = session.request.spec.check
+    other = next((each for name, each in built_in(CHECK_MODES).items() if getattr(settings, name)), None)
+    if other:
+        report: Report = other.load()(session, listener)
+        return report
     return CheckedRun(session, listener).run()
 
 
@@ -128,7 +138,7 @@ class CheckedRun:
             results = run_checks(case, only=only, skip=skip)
         found = coverage(results, only=only)
         checks = tuple(result.to_report() for result in results)
-        report = _concluded(replace(self._session.report, checks=checks, coverage=found, hints=self._hints))
+        report = concluded(replace(self._session.report, checks=checks, coverage=found, hints=self._hints))
         if report.verdict != "passed":
             return report
         why = why_inconclusive(case, results, found, only=only, is_strict=self._settings.strict)
@@ -177,7 +187,7 @@ def _why_no_replay(case: Case) -> str:
     return reason_against(case.observed)
 
 
-def _concluded(report: Report) -> Report:
+def concluded(report: Report) -> Report:
     """Return the report with the verdict of run and checks together.
 
     The first failed check that follows from no other is the cause of a failure; a crash after the training is only a warning.

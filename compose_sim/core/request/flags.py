@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from compose_sim.plugins.registry import built_in
 
 OPTIONS = "composesim.options"  # engine -> a model with the fields that are for it; their flags are a group of its name
+CHECK_OPTIONS = "composesim.check_options"  # a model with more fields of `check`; their flags are a group of its name
 Kind = Literal["value", "switch", "list", "mapping"]
 # Group of flags -> its heading in `--help`, in this order
 GROUPS = {
@@ -22,6 +23,7 @@ GROUPS = {
     "run": "Run",
     "recipe": "Recipe",
     **{name: f"{name.title()} (--engine {name})" for name in built_in(OPTIONS)},
+    **{name: each.summary for name, each in built_in(CHECK_OPTIONS).items()},
 }
 _KINDS: dict[Any, Kind] = {tuple: "list", dict: "mapping"}
 

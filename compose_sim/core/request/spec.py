@@ -34,7 +34,7 @@ from compose_sim.core.request.field_types import (
     Subnet,
     Text,
 )
-from compose_sim.core.request.flags import OPTIONS, Flag
+from compose_sim.core.request.flags import CHECK_OPTIONS, OPTIONS, Flag
 from compose_sim.core.request.names import RECIPE_NAMES, SERVICE_NAMES
 from compose_sim.plugins.registry import ENGINES, built_in
 
@@ -63,9 +63,7 @@ class NodeSpec(BaseModel):
     )
 
 
-class CheckSpec(BaseModel):
-    """Settings of `composesim check`. `only` and `skip` also apply to the findings that `up` prints."""
-
+class _CheckOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: Annotated[Annotated[int, Field(ge=1)] | None, Flag("check", "N")] = Field(
@@ -86,6 +84,20 @@ class CheckSpec(BaseModel):
     junit: Annotated[Annotated[str, Field(min_length=1)] | None, Flag("check", "FILE")] = Field(
         None, description="Write the results to this file as JUnit XML.", examples=["composesim.xml"]
     )
+
+
+if TYPE_CHECKING:
+
+    class _AllCheckOptions(_CheckOptions): ...
+
+else:  # with those of plug-ins, which follow
+    _AllCheckOptions = type(
+        "_AllCheckOptions", (*(each.load() for each in built_in(CHECK_OPTIONS).values()), _CheckOptions), {}
+    )
+
+
+class CheckSpec(_AllCheckOptions):
+    """Settings of `composesim check`. `only` and `skip` also apply to the findings that `up` prints."""
 
 
 MAX_NODES = 9_999

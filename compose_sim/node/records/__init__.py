@@ -5,7 +5,18 @@ Standard library only, on Python 3.9 or later: these types are used inside nodes
 
 from __future__ import annotations
 
-from . import data, devices_and_files, gradients, models, precautions, process_groups, replays, script, timings
+from . import (
+    data,
+    devices_and_files,
+    gradients,
+    models,
+    precautions,
+    process_groups,
+    replays,
+    resumption,
+    script,
+    timings,
+)
 from .record import KINDS
 
 __all__ = [
@@ -17,6 +28,7 @@ __all__ = [
     "precautions",
     "process_groups",
     "replays",
+    "resumption",
     "script",
     "timings",
 ]

@@ -50,12 +50,12 @@ def _before_fetch(context: RankContext, index: Any) -> tuple[Iteration, int, _St
     if iteration.epoch >= epochs or iteration.fetches > fetches:
         return None
     size = len(index) if isinstance(index, (list, tuple)) else 1
-    return iteration, size, _states(iteration.loader.generators)
+    return iteration, size, generator_states(iteration.loader.generators)
 
 
 def _after_one_fetch(context: RankContext, before: tuple[Iteration, int, _States]) -> None:
     iteration, size, states = before
-    after = _states(iteration.loader.generators)
+    after = generator_states(iteration.loader.generators)
     drawn = {name: (state[0], draws(state, after[name])) for name, state in states.items() if name in after}
     record = RandomDraws(
         loader=iteration.loader.number,
@@ -76,7 +76,7 @@ def _worker() -> int | None:
     return None if info is None else int(info.id)
 
 
-def _states(generators: list[Any]) -> _States:
+def generator_states(generators: list[Any]) -> _States:
     """Return the state of each generator that code uses without naming one, and of those in the data set."""
     states: _States = {"torch": _device_state()}
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")

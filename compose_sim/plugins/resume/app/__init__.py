@@ -1,0 +1,1 @@
+"""Run a script, interrupt it, and start it again."""

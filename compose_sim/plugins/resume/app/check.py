@@ -1,0 +1,232 @@
+"""Run a script whole, run it again and interrupt it, start it again over the same files, and compare."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compose_sim.app.check import concluded
+from compose_sim.app.listener import Listener, ProgressListener
+from compose_sim.app.request import Request
+from compose_sim.app.session import Session
+from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.report import Cause, CheckResult, Report
+from compose_sim.core.verdict.verdict import EXIT_CODES
+from compose_sim.engine.project_files import read_project_file
+from compose_sim.engine.protocol import Engine
+from compose_sim.engine.registry import shared
+from compose_sim.engine.run_folder.finished import delete
+from compose_sim.engine.run_folder.record import read_observed
+from compose_sim.engine.run_folder.safe_files import SafeFolder
+from compose_sim.errors import ComposesimError
+from compose_sim.plugins.resume.app.worlds import World, make_world
+from compose_sim.plugins.resume.core.checkpoints import Interruption, choose_interruption, find_checkpoints
+from compose_sim.plugins.resume.core.judge import ID, Ending, Evidence, judge
+from compose_sim.plugins.resume.core.options import SETTINGS
+from compose_sim.plugins.resume.core.trajectory import read_run
+
+_SWITCHES = ("--resume", "--auto-resume", "--auto_resume", "--continue")
+_GRACE_S = 10.0
+_WORLDS = "resume"  # in the hidden folder of the project
+
+
+def check(session: Session, listener: Listener) -> Report:
+    """Judge whether the script resumes, and return the report of the whole run with the result."""
+    return ResumedRun(session, listener).run()
+
+
+class ResumedRun:
+    """The three runs of `check --resume`: whole, interrupted, and started again."""
+
+    def __init__(self, session: Session, listener: Listener) -> None:
+        """Run nothing yet."""
+        self._session, self._listener = session, listener
+        self._options: Any = session.request.spec.check
+        self._project = session.request.folder
+        self._folder = session.folder.path.parents[1] / _WORLDS / session.name
+        self._engine: Engine | None = None
+
+    def run(self) -> Report:
+        """Run, interrupt, start again and judge; the copies of the project are deleted at the end."""
+        session = self._session
+        try:
+            one, other = (make_world(self._project, self._folder / name) for name in ("whole", "interrupted"))
+            if one.left_out:
+                listed = ", ".join(one.left_out[:3]) + (" …" if len(one.left_out) > 3 else "")
+                self._listener.progress(f"The runs do not see your checkpoints: {listed}")
+            self._listener.progress("1 of 3: the whole run, in a copy of the project.")
+            whole = self._prepared(one, session.name, {"record": True}, folder=session.folder.path)
+            with shared(whole.engine) as self._engine, whole.running(self._listener):
+                session.was_interrupted = whole.was_interrupted
+                whole.report = self._restored(self._judged(whole, one, other), one)
+            session.report = whole.report
+            return whole.report
+        finally:
+            files = SafeFolder(self._folder.parent)
+            if files.exists():
+                files.remove_tree(session.name)
+
+    def _judged(self, whole: Session, one: World, other: World) -> Report:
+        """Return the report of the whole run with the result of the comparison."""
+        report = replace(whole.report, checks=(), coverage=None)
+        if report.verdict != "passed":
+            return report
+        observed = read_observed(whole.folder.path)
+        steps = min((len(each.states) for each in read_run(observed).values()), default=0)
+        if steps < 2:
+            return _inconclusive(report, f"the script made {steps} optimizer steps: there is nothing to resume")
+        sizes = one.sizes()
+        checkpoints = find_checkpoints(observed, sizes, least=_least(observed))
+        interruption = choose_interruption(checkpoints, steps, self._options.at_step)
+        self._listener.progress(f"2 of 3: again, interrupted after step {interruption.step} of {steps}.")
+        interrupted, _ = self._observe(other, "interrupted", self._interrupting(interruption, sizes, one, other))
+        files = [path for path in other.sizes() if path.endswith(tuple(_suffixes(checkpoints)))]
+        copied = other.reverse_times(files)
+        arguments = self._resume_arguments()
+        words = f" with {shlex.join(arguments)}" if arguments else ""
+        self._listener.progress(f"3 of 3: started again over the files of the second run{words}.")
+        resumed, ending = self._observe(other, "resumed", {"record": True}, arguments)
+        evidence = Evidence(
+            whole=observed,
+            interrupted=interrupted,
+            resumed=resumed,
+            interruption=interruption,
+            ending=ending,
+            script=str(self._session.request.spec.script or self._session.request.spec.module),
+            switch="" if arguments else self._switch(),
+            copied=copied,
+        )
+        judgement = judge(evidence)
+        if judgement.status == "inconclusive":
+            return _inconclusive(report, judgement.text)
+        return concluded(replace(report, checks=(judgement.to_check(),)))
+
+    def _interrupting(self, interruption: Interruption, sizes: dict[str, int], one: World, other: World) -> dict[str, Any]:
+        """Return what the ranks of the second run are told: its files are those of the first one, in another folder."""
+        files = interruption.checkpoint.files if interruption.checkpoint else ()
+        expected = {
+            path.replace(str(one.folder), str(other.folder)): int(0.9 * sizes[path]) for path in files if path in sizes
+        }
+        signal = "KILL" if self._options.interrupt == "sigkill" else "TERM"
+        return {"interrupt": {"step": interruption.step, "signal": signal, "grace": _GRACE_S, "files": expected}}
+
+    def _observe(
+        self, world: World, what: str, settings: dict[str, Any], arguments: tuple[str, ...] = ()
+    ) -> tuple[Observed, Ending]:
+        """Run the script in a world, and return what the ranks observed and how it ended."""
+        run = self._prepared(world, f"{self._session.name}-{what}", settings, arguments, engine=self._engine)
+        try:
+            report = run.run(ProgressListener(self._listener))
+            if report.verdict == "interrupted":
+                raise KeyboardInterrupt
+            return read_observed(run.folder.path), Ending(verdict=report.verdict, cause=report.cause)
+        finally:
+            if run.folder.files.exists():
+                delete(run.folder)
+
+    def _prepared(
+        self,
+        world: World,
+        name: str,
+        settings: dict[str, Any],
+        arguments: tuple[str, ...] = (),
+        *,
+        folder: Path | None = None,
+        engine: Engine | None = None,
+    ) -> Session:
+        """Return a session of the script in a world."""
+        run = Session(self._request_in(world, arguments), name=name, folder=folder, engine=engine)
+        run.add_environment(**{SETTINGS: json.dumps(settings)})
+        run.add_environment(COMPOSESIM_SHARED=run.add_mount(world.shared, "files-of-run", read_only=False))
+        return run
+
+    def _request_in(self, world: World, arguments: tuple[str, ...]) -> Request:
+        request, own, copy = self._session.request, str(self._project), str(world.project)
+        moved = tuple(word.replace(own, copy) for word in (*request.spec.args, *arguments))
+        changes: dict[str, Any] = {"args": moved, "keep": False, "name": None}
+        script = request.spec.script
+        if script and script.startswith(own + "/"):
+            changes["script"] = copy + script[len(own) :]
+        return replace(request.with_spec(**changes), folder=world.project, program=None, command=request.command)
+
+    def _resume_arguments(self) -> tuple[str, ...]:
+        given = self._options.resume_args
+        if given is not None:
+            return tuple(shlex.split(given))
+        switches = [name for name, is_switch in self._options_of_script() if is_switch]
+        return (switches[0],) if switches and switches[0] not in self._session.request.spec.args else ()
+
+    def _switch(self) -> str:
+        return next((name for name, _ in self._options_of_script()), "")
+
+    def _options_of_script(self) -> list[tuple[str, bool]]:
+        """Return the options of the script that seem to resume, and whether each is a switch."""
+        script = self._session.request.spec.script
+        try:
+            tree = ast.parse(read_project_file(self._project / script, self._project)) if script else None
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, ComposesimError):
+            tree = None
+        found = []
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                name = next((each for each in names if isinstance(each, str) and each.startswith("--")), "")
+                action = next((each.value for each in node.keywords if each.arg == "action"), None)
+                if name in _SWITCHES or name.startswith(("--resume", "--load-checkpoint", "--restore")):
+                    is_switch = isinstance(action, ast.Constant) and action.value == "store_true"
+                    found.append((name, is_switch and name in _SWITCHES))
+        return found
+
+    def _restored(self, report: Report, world: World) -> Report:
+        """Return the report with the paths of the project in the place of those of its copies."""
+        copies = {str(self._folder / name / "project"): str(self._project) for name in ("whole", "interrupted")}
+
+        def restored(value: Any) -> Any:
+            for copy, own in copies.items():
+                value = value.replace(copy, own) if isinstance(value, str) else value
+            return value
+
+        checks = tuple(
+            replace(
+                each,
+                detail=restored(each.detail),
+                fix=restored(each.fix),
+                place=replace(each.place, file=restored(each.place.file)) if each.place else None,
+            )
+            for each in report.checks
+        )
+        cause = report.cause
+        if cause is not None:
+            cause = replace(cause, message=restored(cause.message), traceback=restored(cause.traceback))
+        return replace(report, checks=checks, cause=cause)
+
+
+def _least(observed: Observed) -> int:
+    """Return the bytes from which a file may hold a rank's parameters: a quarter of what these take."""
+    from compose_sim.node.records.resumption import HeldTensors
+
+    table = observed.first(HeldTensors)
+    elements = 0
+    for row in table.rows if table else ():
+        if row.kind == "parameter":
+            count = 1
+            for length in row.shape:
+                count *= length
+            elements += count
+    return max(512, elements)
+
+
+def _suffixes(checkpoints: Any) -> set[str]:
+    return {Path(path).suffix or path for each in checkpoints for path in each.files} or {"\0"}
+
+
+def _inconclusive(report: Report, why: str) -> Report:
+    result = CheckResult(id=ID, status="not-applicable", detail=why)
+    cause = Cause(kind="coverage", message=why)
+    return replace(
+        report, checks=(result,), verdict="inconclusive", exit_code=EXIT_CODES["inconclusive"], cause=cause
+    )

@@ -1,0 +1,114 @@
+"""Copy a project, so that a run writes into a copy of its own and meets no checkpoint of the user's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compose_sim.core.plan.model import HIDDEN
+from compose_sim.core.text import format_bytes
+from compose_sim.errors import SpecError
+
+_LEFT_OUT = frozenset((HIDDEN, ".git", ".hg", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox"))
+_SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".md", ".cfg", ".ini")
+_STATES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".npz", ".tar")
+_WORDS = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "snapshots", "lightning", "logs"))
+_STATE_WORDS = _WORDS | {"last", "latest", "best", "epoch", "step", "iter", "resume", "state", "optimizer", "final"}
+_MOST = 8 << 30  # bytes
+_SPLIT = re.compile(r"[^a-z]+")
+
+
+@dataclass(slots=True)
+class World:
+    """The files that one run, and the run that resumes it, work with."""
+
+    folder: Path
+    left_out: list[str] = field(default_factory=list)  # checkpoints of the user's, below the project
+
+    @property
+    def project(self) -> Path:
+        """The copy of the project."""
+        return self.folder / "project"
+
+    @property
+    def shared(self) -> Path:
+        """The storage that all nodes share."""
+        return self.folder / "shared"
+
+    def sizes(self) -> dict[str, int]:
+        """Return the files and their bytes, by absolute path without links."""
+        found: dict[str, int] = {}
+        for root in (self.project, self.shared):
+            for folder, _, names in os.walk(os.path.realpath(root)):
+                for name in names:
+                    path = os.path.join(folder, name)  # noqa: PTH118 - many files
+                    if f"/{HIDDEN}/" not in path[len(str(root)) :] and os.path.isfile(path):  # noqa: PTH113 - as above
+                        found[path] = os.stat(path).st_size  # noqa: PTH116 - as above
+        return found
+
+    def reverse_times(self, paths: list[str]) -> bool:
+        """Give files the time stamps of one another, the newest that of the oldest: no order of time survives copying."""
+        files = sorted((path for path in paths if Path(path).is_file()), key=lambda path: os.stat(path).st_mtime_ns)
+        times = [os.stat(path).st_mtime_ns for path in files]
+        for path, time in zip(files, reversed(times), strict=True):
+            os.utime(path, ns=(time, time))
+        return len(set(times)) > 1
+
+
+def make_world(project: Path, folder: Path) -> World:
+    """Copy the project, without its checkpoints, runs and caches. Raise SpecError if it is too large to copy."""
+    world = World(folder)
+    world.shared.mkdir(parents=True)
+    size = sum(path.stat().st_size for path, _ in _files(project, world, os.walk) if not path.is_symlink())
+    if size > _MOST:
+        raise SpecError(
+            f"the project '{project}' has {format_bytes(size)}, and check --resume copies it",
+            hint="keep data outside of the project, and run composesim in a folder with the code",
+        )
+    world.left_out.clear()
+    world.project.mkdir()
+    for path, target in _files(project, world, os.walk):
+        goal = world.project / target
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            goal.symlink_to(path.readlink() if not path.readlink().is_absolute() else path.resolve())
+        else:
+            shutil.copy2(path, goal)
+    return world
+
+
+def _files(project: Path, world: World, walk: object) -> Iterator[tuple[Path, str]]:
+    """Yield the files and links to copy, each with its path in the project."""
+    for folder, folders, names in os.walk(project):
+        at = Path(folder)
+        inside = at.relative_to(project)
+        kept = []
+        for each in folders:
+            if each in _LEFT_OUT or (at / each / "pyvenv.cfg").exists():
+                continue
+            if (at / each).is_symlink() and not _has_word(str(inside / each), _WORDS):
+                yield at / each, str(inside / each)
+            else:
+                kept.append(each)
+        folders[:] = kept
+        for name in names:
+            path = at / name
+            if path.is_symlink() or path.is_file():
+                if _is_checkpoint(str(inside / name)):
+                    world.left_out.append(str(inside / name))
+                else:
+                    yield path, str(inside / name)
+
+
+def _is_checkpoint(path: str) -> bool:
+    if path.endswith(_SOURCES):
+        return False
+    return _has_word(path, _WORDS) or (path.endswith(_STATES) and _has_word(path, _STATE_WORDS))
+
+
+def _has_word(path: str, words: frozenset[str]) -> bool:
+    return not words.isdisjoint(_SPLIT.split(path.lower()))

@@ -1,0 +1,1 @@
+"""Decide whether a resumed run is the same run."""

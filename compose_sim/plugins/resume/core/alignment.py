@@ -1,0 +1,98 @@
+"""Find the step at which a resumed run continues: the one whose parameters it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compose_sim.plugins.resume.core.reference import Reference
+from compose_sim.plugins.resume.core.trajectory import Name, Run, State, apart
+
+_CLOSE = 2e-2  # relative: parameters that were saved with fewer digits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """The step of the reference after which the resumed run goes on."""
+
+    step: int  # steps made; 0 is the start
+    exact: bool = True  # whether parameters are equal bit for bit
+    others: tuple[tuple[int, Name], ...] = ()  # (rank, parameter) that are not those of this step
+    initial: bool = False  # whether those are what they were at the start
+
+
+def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> Alignment | None:
+    """
+    Return where the first state of the resumed run belongs; None if it belongs nowhere.
+
+    Of several steps with the same parameters, one of the `likely` ones is taken, or else the last one.
+    """
+    firsts = {rank: each.states[0] for rank, each in resumed.items() if each.states and rank in reference.ranks}
+    last = reference.interrupted_at
+    scores = {step: _score(reference, firsts, step) for step in range(last + 1)}
+    best = max(scores.values(), default=0)
+    if not firsts or not best:
+        return _nearest(reference, firsts, range(last + 1))
+    steps = [step for step, score in scores.items() if score == best]
+    step = next((each for each in likely if each in steps), steps[-1])
+    others = tuple(_others(reference, firsts, step))
+    changing = sum(1 for _ in _changing(reference, firsts))
+    if best < changing / 2 and (near := _nearest(reference, firsts, range(last + 1))):
+        return near
+    initial = bool(others) and all(_is_initial(reference, firsts[rank], rank, name) for rank, name in others)
+    return Alignment(step=step, others=others, initial=initial)
+
+
+def _changing(reference: Reference, firsts: dict[int, State]) -> Iterable[tuple[int, Name]]:
+    """Yield the parameters that training changes."""
+    for rank in firsts:
+        begin, end = reference.at(rank, 0), reference.at(rank, reference.interrupted_at)
+        if begin is None or end is None:
+            continue
+        for name, each in begin.of("parameter").items():
+            if name in end.tensors and end.tensors[name].hash != each.hash:
+                yield rank, name
+
+
+def _score(reference: Reference, firsts: dict[int, State], step: int) -> int:
+    return sum(
+        1
+        for rank, name in _changing(reference, firsts)
+        if (state := reference.at(rank, step)) is not None and _is_equal(state, firsts[rank], name)
+    )
+
+
+def _is_equal(state: State, first: State, name: Name) -> bool:
+    return name in state.tensors and name in first.tensors and state.tensors[name].hash == first.tensors[name].hash
+
+
+def _others(reference: Reference, firsts: dict[int, State], step: int) -> Iterable[tuple[int, Name]]:
+    for rank, first in firsts.items():
+        state = reference.at(rank, step)
+        for name in state.of("parameter") if state is not None else ():
+            if name in first.tensors and state is not None and not _is_equal(state, first, name):
+                yield rank, name
+
+
+def _is_initial(reference: Reference, first: State, rank: int, name: Name) -> bool:
+    begin = reference.at(rank, 0)
+    return begin is not None and _is_equal(begin, first, name)
+
+
+def _nearest(reference: Reference, firsts: dict[int, State], steps: Iterable[int]) -> Alignment | None:
+    """Return the step with parameters that differ little; those of one step to the next differ more."""
+    found: list[tuple[float, int]] = []
+    for step in steps:
+        differences = [
+            apart(state.tensors[name], firsts[rank].tensors[name])
+            for rank, name in _changing(reference, firsts)
+            if (state := reference.at(rank, step)) is not None
+            and name in state.tensors
+            and name in firsts[rank].tensors
+        ]
+        if differences:
+            found.append((sorted(differences)[len(differences) // 2], step))
+    nearest = min(found, default=None)
+    if nearest is None or nearest[0] > _CLOSE:
+        return None
+    return Alignment(step=nearest[1], exact=False, others=tuple(_others(reference, firsts, nearest[1])))

@@ -1,0 +1,138 @@
+"""Find the checkpoints that a run wrote, and choose when another run of the same script is to be interrupted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.record import Place
+from compose_sim.node.records.resumption import StateMoved
+from compose_sim.plugins.resume.core.trajectory import steps_before
+
+SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".npz", ".npy", ".pkl", ".pickle", ".safetensors", ".distcp", ".tar", ".h5")
+_NEVER = (".log", ".txt", ".csv", ".jsonl", ".json", ".yaml", ".yml", ".png", ".out", ".tmp.lock")
+_WRITES = ("write", "create", "update", "rename", "written")
+_AFTER = 3  # steps after a checkpoint, at most, before the interruption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The files that hold the state after some step."""
+
+    step: int
+    files: tuple[str, ...]
+    ranks: tuple[int, ...]  # that wrote them
+    at: Place | None = None
+    names: frozenset[str] = frozenset()  # keys of what was saved
+
+
+@dataclass(slots=True)
+class _Found:
+    files: set[str] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    at: Place | None = None
+
+
+def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int) -> tuple[Checkpoint, ...]:
+    """
+    Return the checkpoints by step.
+
+    A file counts if a saver of torch, DCP or safetensors wrote it, if it has the suffix of one, or `least` bytes at the end of the run.
+    `sizes` are those of files that are left at the end, by path.
+    """
+    found: defaultdict[int, _Found] = defaultdict(_Found)
+    for rank in observed:
+        saved: set[str] = {each.path for each in rank.of(StateMoved) if each.kind_of_state == "file" and not each.loaded}
+        renamed = {each.path: each.to for each in rank.of(FileUse) if each.op == "rename" and each.to}
+        for step, each in steps_before(rank.records):
+            if isinstance(each, FileUse) and each.op in _WRITES:
+                path = each.to if each.op == "rename" and each.to else each.path
+                path = renamed.get(path, path)
+                is_state = each.path in saved or path in saved or _is_in(path, saved) or _is_named_so(path)
+                if not is_state and not (sizes.get(path, 0) >= least and not path.endswith(_NEVER)):
+                    continue
+                names: Iterable[str] = ()
+            elif isinstance(each, StateMoved) and each.kind_of_state == "file" and not each.loaded and each.path:
+                path, names = renamed.get(each.path, each.path), each.names
+            else:
+                continue
+            entry = found[step]
+            entry.files.add(path)
+            entry.ranks.add(rank.rank)
+            entry.names.update(names)
+            entry.at = entry.at or each.at
+    return tuple(
+        Checkpoint(
+            step=step,
+            files=tuple(sorted(each.files)),
+            ranks=tuple(sorted(each.ranks)),
+            at=each.at,
+            names=frozenset(each.names),
+        )
+        for step, each in sorted(found.items())
+    )
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    return any(str(folder) in folders for folder in PurePosixPath(path).parents)
+
+
+def _is_named_so(path: str) -> bool:
+    return PurePosixPath(path).suffix in SUFFIXES or ".pt." in path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """When a run is interrupted: after which step, and the checkpoint that is complete by then."""
+
+    step: int
+    checkpoint: Checkpoint | None
+    why_not: str = ""  # why there is none
+
+
+def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step: int | None = None) -> Interruption:
+    """
+    Choose the step, of `steps` that the whole run made.
+
+    A checkpoint is better if an older one exists, whose names come later in the alphabet at best: a script may choose the wrong one.
+    """
+    usable = [each for each in checkpoints if 0 < each.step < steps]
+    if at_step is not None:
+        before = [each for each in usable if each.step <= at_step]
+        return Interruption(step=min(at_step, steps - 1), checkpoint=before[-1] if before else None)
+    if not usable:
+        return Interruption(step=max(1, steps // 2), checkpoint=None, why_not=_why_none(checkpoints, steps))
+    chosen = _unsorted(usable) or (usable[1] if len(usable) > 2 and usable[0].files != usable[1].files else usable[0])
+    chosen = _not_trivial(usable, chosen)
+    later = min((each.step for each in usable if each.step > chosen.step), default=steps)
+    after = max(1, min(_AFTER, (later - chosen.step) // 2, steps - chosen.step - 1))
+    return Interruption(step=min(chosen.step + after, steps - 1), checkpoint=chosen)
+
+
+def _unsorted(usable: list[Checkpoint]) -> Checkpoint | None:
+    """Return the first checkpoint whose files come before those of an older one in the alphabet, as `step_10` before `step_9`."""
+    seen: set[str] = set()
+    for each in usable:
+        new = set(each.files) - seen
+        if seen and new and max(new) < max(seen) and len(seen) < 100:
+            return each
+        seen |= new
+    return None
+
+
+def _not_trivial(usable: list[Checkpoint], chosen: Checkpoint) -> Checkpoint:
+    """Return a checkpoint of step 2 at least, if there is one: after one step, much state still equals that of the start."""
+    return chosen if chosen.step > 1 else next((each for each in usable if each.step > 1), chosen)
+
+
+def _why_none(checkpoints: tuple[Checkpoint, ...], steps: int) -> str:
+    if not checkpoints:
+        return f"it saved no checkpoint in {steps} steps"
+    last = checkpoints[-1]
+    when = "before the first step" if last.step == 0 else f"after step {last.step}, the last one"
+    return f"it saved only {when} of {steps}"

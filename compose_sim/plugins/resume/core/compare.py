@@ -1,0 +1,207 @@
+"""Compare the resumed run with its reference, step by step and rank by rank, and name each state that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compose_sim.node.records.record import Place
+from compose_sim.plugins.resume.core.findings import Finding, Missing
+from compose_sim.plugins.resume.core.moves import Moves
+from compose_sim.plugins.resume.core.reference import Reference
+from compose_sim.plugins.resume.core.samples import samples_finding
+from compose_sim.plugins.resume.core.trajectory import Name, Run, State, distance, names_of, unequal
+
+_EXACT = 1e-6  # relative: what was saved and loaded again
+_MOVED = 5e-2  # of the way that the parameters went since the resume
+_CLOSELY = 8  # steps after the resume at which values are compared; later, rounding may have grown
+_LOSS = 1e-5  # relative, at the first step
+_SETTING = 1e-6
+_NOT_COMPARED = ("initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize", "decoupled_weight_decay")
+_STATES: tuple[tuple[str, Missing], ...] = (
+    ("optimizer state", "optimizer"),
+    ("average", "average"),
+    ("scaler", "scaler"),
+    ("buffer", "buffers"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A step of one rank in both runs."""
+
+    rank: int
+    nth: int  # steps since the resume
+    step: int  # steps before it in the whole run
+    wanted: State
+    found: State
+    begins: State  # where the resumed run began, in the reference
+
+
+def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
+    """Yield what can be compared, in the order of the steps."""
+    longest = max((len(each.states) for each in resumed.values()), default=0)
+    for nth in range(longest):
+        for rank, trajectory in sorted(resumed.items()):
+            wanted, begins = reference.at(rank, step + nth), reference.at(rank, step)
+            if nth < len(trajectory.states) and wanted is not None and begins is not None and wanted.batches:
+                found = trajectory.states[nth]
+                yield Pair(rank=rank, nth=nth, step=step + nth, wanted=wanted, found=found, begins=begins)
+
+
+def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
+    """Return what is missing if the resumed run goes on after `step` steps."""
+    findings: list[Finding] = []
+    known: set[Missing] = set()
+    for pair in pairs(reference, resumed, step):
+        for each in _differences(pair, reference, moves, known):
+            findings.append(each)
+        if pair.rank == max(resumed):
+            known |= {each.missing for each in findings}
+    return findings
+
+
+def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Missing]) -> Iterator[Finding]:
+    found_here: list[Finding] = []
+    if not known & {"sampler-position", "sampler-epoch", "sampler-rank", "accumulation", "random", "random-of-rank-0", "off-by-one"}:
+        found_here += _of_samples(pair, reference, moves)
+    if "scheduler" not in known:
+        found_here += _of_settings(pair, reference, moves)
+    if pair.nth == 0:
+        found_here += _loaded_wrong(pair, moves, has_samples=not found_here)
+    yield from found_here
+    if not known and not found_here and pair.nth < _CLOSELY:
+        yield from _of_values(pair, reference, moves)
+
+
+def _of_samples(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
+    found = samples_finding(reference, pair.rank, pair.step, pair.found, moves)
+    if found is not None:
+        yield found
+
+
+def _of_settings(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
+    """Compare learning rate and other settings of the parameter groups."""
+    different = _different_settings(pair.wanted, pair.found)
+    if not different:
+        return
+    group, key, wanted, found = different[0]
+    shift = _shift_of(pair, reference, group, key, found)
+    where = f", the value of step {shift + 1}" if shift is not None else ""
+    text = f"{key} of group {group} is {found:.6g} instead of {wanted:.6g}{where}"
+    fix = "Save scheduler.state_dict() and load it after the scheduler is made"
+    if moves.loads("scheduler"):
+        fix = "Load the scheduler's state after the optimizer's, and step neither between loading and the first step"
+    yield _finding(pair, "scheduler", text, fix, moves.place_for("sched", "lr"))
+
+
+def _different_settings(wanted: State, found: State) -> list[tuple[int, str, float, float]]:
+    return [
+        (number, key, value, now[key])
+        for number, (then, now) in enumerate(zip(wanted.groups, found.groups, strict=False))
+        for key, value in sorted(then.items(), key=lambda item: item[0] != "lr")
+        if key in now and key not in _NOT_COMPARED and abs(now[key] - value) > _SETTING * max(abs(value), abs(now[key]))
+    ]
+
+
+def _shift_of(pair: Pair, reference: Reference, group: int, key: str, value: float) -> int | None:
+    """Return the step of the reference that has this value: the first one, or one nearby."""
+    steps = [
+        step
+        for step in range(reference.steps)
+        if (state := reference.at(pair.rank, step)) is not None
+        and group < len(state.groups)
+        and abs(state.groups[group].get(key, float("inf")) - value) <= _SETTING * max(abs(value), 1e-12)
+    ]
+    return min(steps, key=lambda step: (step != pair.nth, abs(step - pair.step)), default=None)
+
+
+def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[Finding]:
+    """Compare what the resumed run has loaded, before its first step."""
+    for kind, missing in _STATES:
+        if kind == "buffer" and not has_samples:  # running statistics have seen other samples
+            continue
+        wanted, found = pair.wanted.of(kind), pair.found.of(kind)
+        wrong = unequal(wanted, found, _EXACT)
+        if kind == "average":
+            wrong = [name for name in wrong if name in found]  # else it is kept in another variable
+        if wrong:
+            yield _finding(pair, missing, _text_of(kind, wrong, pair), moves.fix_for(missing), moves.place_for(missing))
+
+
+def _text_of(kind: str, wrong: list[Name], pair: Pair) -> str:
+    wanted, found = pair.wanted.of(kind), pair.found.of(kind)
+    absent = [name for name in wrong if name not in found]
+    zero = [name for name in wrong if name in found and not found[name].norm and wanted[name].norm]
+    what = {"average": "averages of the weights", "buffer": "buffers", "scaler": "the scaler's values"}.get(kind, kind)
+    if kind == "scaler":
+        name = wrong[0]
+        then, now = (each[name].sums[0] if name in each else float("nan") for each in (wanted, found))
+        return f"{name[1]} of the gradient scaler is {now:g} instead of {then:g}"
+    if absent:
+        return f"{len(absent)} of {len(wanted)} tensors of the {kind} do not exist: {names_of(absent)}"
+    if zero:
+        return f"{len(zero)} of {len(wanted)} tensors of the {kind} are zero: {names_of(zero)}"
+    return f"{len(wrong)} of {len(wanted)} {what if kind != 'optimizer state' else 'tensors of the optimizer state'} differ: {names_of(wrong)}"
+
+
+def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
+    """Compare what follows from all the rest: the loss, and how far the parameters are from where they should be."""
+    if pair.wanted.backwards != pair.found.backwards:
+        text = f"{pair.found.backwards} backward passes instead of {pair.wanted.backwards}"
+        yield _finding(pair, "accumulation", text, moves.fix_for("accumulation"), moves.place_for("accumulation"))
+        return
+    tolerance = max(_LOSS if pair.nth == 0 else _MOVED / 5, 20 * reference.noise)
+    then, now = pair.wanted.loss, pair.found.loss
+    apart = abs(then - now) / max(abs(then), abs(now), 1e-12) if then is not None and now is not None else 0.0
+    if apart > tolerance:
+        yield _of_random(pair, f"the loss is {now:.6g} instead of {then:.6g}", reference, moves)
+        return
+    if not pair.nth:
+        return
+    wanted, found = (each.of("parameter") for each in (pair.wanted, pair.found))
+    way = distance(wanted, pair.begins.of("parameter"))
+    if way and distance(wanted, found) / way > max(_MOVED, 100 * reference.noise):
+        wrong = unequal(wanted, found, _EXACT)
+        yield _finding(
+            pair,
+            "unknown",
+            f"parameters differ by {distance(wanted, found) / way:.0%} of the way since the resume: {names_of(wrong)}",
+            "Look for state of the training that is not saved: what the loss, the gradients or the step depend on",
+            moves.loaded_at,
+        )
+
+
+def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> Finding:
+    """Explain a loss that differs although parameters and samples do not."""
+    before = reference.at(pair.rank, pair.step - 1) if pair.step else None
+    drawn = [
+        name
+        for name, state in pair.wanted.random.items()
+        if pair.found.random.get(name) != state and (before is None or before.random.get(name) != state)
+    ]
+    if not drawn:
+        fix = "Look for state of the training that is not saved and that the loss depends on"
+        return _finding(pair, "unknown", f"{text}, with the same parameters, samples and random state", fix, moves.loaded_at)
+    return random_finding(pair, reference, moves, drawn, text)
+
+
+def random_finding(pair: Pair, reference: Reference, moves: Moves, names: list[str], text: str) -> Finding:
+    """Name the generators, and rank 0 if this rank has the state of its generators."""
+    first = reference.at(0, pair.step)
+    is_first = pair.rank and first is not None and all(first.random.get(each) == pair.found.random.get(each) for each in names)
+    what = f"the random state of {' and '.join(names)}"
+    if is_first:
+        fix = "Save the random state of every rank, and let each rank load its own"
+        return _finding(pair, "random-of-rank-0", f"{what} equals that of rank 0: {text}", fix, moves.place_for("random"))
+    return _finding(
+        pair,
+        "random",
+        f"{what} was not restored: {text}",
+        "Save the state of each random generator on every rank, and restore it just before training goes on",
+        moves.place_for("random"),
+    )
+
+
+def _finding(pair: Pair, missing: Missing, text: str, fix: str, at: Place | None) -> Finding:
+    return Finding(missing=missing, step=pair.step + 1, text=text, fix=fix, ranks=(pair.rank,), at=at)

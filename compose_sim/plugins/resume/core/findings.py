@@ -1,0 +1,112 @@
+"""What can differ after a resume: the state that is missing, the evidence for it, and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from compose_sim.node.records.record import Place
+
+Missing = Literal[
+    "not-resumed",
+    "restart-failed",
+    "older-checkpoint",
+    "shards",
+    "parameters",
+    "precision",
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "average",
+    "buffers",
+    "accumulation",
+    "off-by-one",
+    "sampler-position",
+    "sampler-epoch",
+    "sampler-rank",
+    "random-of-rank-0",
+    "random",
+    "emergency-checkpoint",
+    "global-batch",
+    "unknown",
+]
+# Of several that differ first at the same step, the one from which others follow is named first.
+ORDER: tuple[Missing, ...] = (
+    "restart-failed",
+    "not-resumed",
+    "older-checkpoint",
+    "shards",
+    "parameters",
+    "off-by-one",
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "average",
+    "buffers",
+    "accumulation",
+    "sampler-rank",
+    "sampler-position",
+    "sampler-epoch",
+    "random-of-rank-0",
+    "random",
+    "emergency-checkpoint",
+    "global-batch",
+    "precision",
+    "unknown",
+)
+WORDS: dict[Missing, str] = {
+    "not-resumed": "the resume",
+    "restart-failed": "the resume",
+    "older-checkpoint": "the newest checkpoint",
+    "shards": "the shards of other ranks",
+    "parameters": "parameters",
+    "precision": "digits of the parameters",
+    "optimizer": "the optimizer's state",
+    "scheduler": "the scheduler's state",
+    "scaler": "the gradient scaler's state",
+    "average": "the average of the weights",
+    "buffers": "buffers",
+    "accumulation": "gradients of an unfinished accumulation",
+    "off-by-one": "a step (off by one)",
+    "sampler-position": "the sampler's position",
+    "sampler-epoch": "the sampler's epoch",
+    "sampler-rank": "each rank's own loader state",
+    "random-of-rank-0": "each rank's own random state",
+    "random": "the random state",
+    "emergency-checkpoint": "the checkpoint at SIGTERM",
+    "global-batch": "the global batch",
+    "unknown": "a state that composesim does not know",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One state that the resumed run lacks."""
+
+    missing: Missing
+    step: int  # of the whole run, from 1, at which it shows first
+    text: str
+    fix: str
+    ranks: tuple[int, ...] = ()
+    at: Place | None = None
+
+
+def first_of(findings: Iterable[Finding]) -> list[Finding]:
+    """Return one finding for each missing state, of all its ranks: first those that show first."""
+    merged: dict[Missing, Finding] = {}
+    for each in sorted(findings, key=lambda each: (each.step, ORDER.index(each.missing))):
+        known = merged.get(each.missing)
+        if known is None:
+            merged[each.missing] = each
+        elif each.step == known.step:
+            merged[each.missing] = replace(known, ranks=tuple(sorted({*known.ranks, *each.ranks})))
+    return [*merged.values()]
+
+
+def ranks_of(ranks: Sequence[int]) -> str:
+    """Return "rank 1" or "ranks 1–3"."""
+    listed = sorted(ranks)
+    if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
+        return f"ranks {listed[0]}–{listed[-1]}"
+    return f"rank{'s'[: len(listed) > 1]} {', '.join(map(str, listed))}"

@@ -1,0 +1,84 @@
+"""What the runs saved and loaded, and which line of the script a missing state points to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.record import Place
+from compose_sim.node.records.resumption import StateMoved
+from compose_sim.plugins.resume.core.checkpoints import Checkpoint
+from compose_sim.plugins.resume.core.findings import Missing
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "optimizer": ("optim", "opt"),
+    "scheduler": ("sched", "lr"),
+    "scaler": ("scaler", "amp", "scale"),
+    "average": ("ema", "average", "shadow"),
+    "random": ("rng", "random", "generator"),
+}
+_FIXES: dict[str, str] = {
+    "optimizer": "Save optimizer.state_dict(), and load it into the optimizer that steps",
+    "scaler": "Save scaler.state_dict(), and load it",
+    "average": "Save the average of the weights with the checkpoint, and load it instead of copying the weights again",
+    "buffers": "Save the whole state_dict() of the model, with its buffers, and load it",
+    "accumulation": "Save only after an optimizer step, or save the gradients and the number of micro-batches too",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What the interrupted run saved, and what the resumed run loaded before its first step."""
+
+    interrupted: Observed
+    resumed: Observed
+    checkpoint: Checkpoint | None  # that the resumed run goes on from
+
+    def loads(self, kind: str) -> bool:
+        """Whether state was loaded into an object of this kind."""
+        return self.first_load(kind) is not None
+
+    def first_load(self, kind: str) -> StateMoved | None:
+        """Return the first load into an object of this kind."""
+        return next((each for each in self.resumed.of(StateMoved) if each.loaded and each.kind_of_state == kind), None)
+
+    @property
+    def loaded_at(self) -> Place | None:
+        """The line that reads the checkpoint."""
+        moved = next((each.at for each in self.resumed.of(StateMoved) if each.loaded and each.step == 0 and each.at), None)
+        return moved or next((each.at for each in self.read_files() if each.at), None) or self.saved_at
+
+    @property
+    def saved_at(self) -> Place | None:
+        """The line that writes it."""
+        return self.checkpoint.at if self.checkpoint else None
+
+    def read_files(self) -> list[FileUse]:
+        """Return the reads of files that the interrupted run wrote."""
+        written = {path for each in self.interrupted.of(FileUse) if each.op != "read" for path in (each.path, each.to) if path}
+        written |= {each.path for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded}
+        return [each for each in self.resumed.of(FileUse) if each.op == "read" and each.path in written]
+
+    def is_saved(self, missing: str) -> bool | None:
+        """Whether a key of what was saved names this state; None if no keys are known."""
+        names = {name.lower() for each in self.interrupted.of(StateMoved) if not each.loaded for name in each.names}
+        if not names:
+            return None
+        return any(key in name for key in _KEYS.get(missing, ()) for name in names)
+
+    def place_for(self, missing: str, *_: str) -> Place | None:
+        """Return the line to change: where the state is loaded wrongly, or the checkpoint is read, or saved without it."""
+        load = self.first_load(missing)
+        if load is not None and load.at:
+            return load.at
+        return self.saved_at or self.loaded_at if self.is_saved(missing) is False else self.loaded_at
+
+    def fix_for(self, missing: Missing) -> str:
+        """Return what to change."""
+        load = self.first_load(missing) if missing == "optimizer" else None
+        if load is not None:
+            return "Load the state into the optimizer that steps, after that has been made and holds all parameters"
+        if missing != "accumulation" and missing != "buffers" and self.is_saved(missing):
+            return f"The checkpoint holds it: {_FIXES[missing][0].lower()}{_FIXES[missing][1:]}"
+        return _FIXES[missing]

@@ -1,0 +1,115 @@
+"""Say what is wrong with the samples of a step: which other step, epoch or rank they belong to."""
+
+from __future__ import annotations
+
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.data import LoaderInfo
+from compose_sim.plugins.resume.core.findings import Finding, Missing
+from compose_sim.plugins.resume.core.moves import Moves
+from compose_sim.plugins.resume.core.reference import Reference
+from compose_sim.plugins.resume.core.trajectory import State
+
+_POSITION = "Save how many batches of the epoch were used, and skip them (or use StatefulDataLoader and save its state)"
+_EPOCH = "Call sampler.set_epoch(epoch) with the epoch that the checkpoint was saved in, before the loader is iterated"
+_RANDOM = "Save the state of each random generator on every rank, and restore it before the loader is iterated"
+_RANK = "Save the loader's state of every rank, and let each rank load its own"
+_ONE = "Save the number of steps done together with the parameters of that step, and go on with the next one"
+_PARTS = "Save only after an optimizer step, or save the gradients and the number of micro-batches too"
+
+
+def samples_finding(reference: Reference, rank: int, step: int, found: State, moves: Moves) -> Finding | None:
+    """Return what is wrong with the samples of this step; None if they are the right ones, or nothing is known about them."""
+    wanted = reference.at(rank, step)
+    if wanted is None or reference.why_not or not (wanted.batches and found.batches):
+        return None
+    if wanted.samples == found.samples:
+        return _augmentation(rank, step, wanted, found, moves) if wanted.rows != found.rows else None
+    missing, text = _explain(reference, rank, step, wanted, found, moves.interrupted)
+    fix = {
+        "sampler-position": _POSITION,
+        "sampler-epoch": _EPOCH,
+        "sampler-rank": _RANK,
+        "accumulation": _PARTS,
+        "off-by-one": _ONE,
+    }.get(missing, _RANDOM)
+    at = moves.place_for("random") if missing == "random" else moves.loaded_at
+    return Finding(missing=missing, step=step + 1, text=text, fix=fix, ranks=(rank,), at=at)
+
+
+def _augmentation(rank: int, step: int, wanted: State, found: State, moves: Moves) -> Finding:
+    text = "the samples are the right ones, but they were changed by other random numbers"
+    return Finding(
+        missing="random", step=step + 1, text=text, fix=_RANDOM, ranks=(rank,), at=moves.place_for("random")
+    )
+
+
+def _explain(
+    reference: Reference, rank: int, step: int, wanted: State, found: State, observed: Observed
+) -> tuple[Missing, str]:
+    for other in sorted(reference.ranks):
+        state = reference.at(other, step) if other != rank else None
+        if state is not None and state.samples == found.samples:
+            return "sampler-rank", f"the samples are those of rank {other}"
+    if wanted.samples[1:] and found.samples and found.samples[0] in wanted.samples[1:]:
+        lost = wanted.samples.index(found.samples[0])
+        return "accumulation", f"it goes on in the middle of an accumulation: {lost} of its {len(wanted.samples)} micro-batches are lost"
+    same = [each for each in range(reference.steps) if _samples(reference, rank, each) == found.samples]
+    if not same:
+        return _unknown(step, wanted, found, reference, rank)
+    nearest = min(same, key=lambda each: (abs(each - step) > 1, each))
+    epoch, position = _place(reference, rank, nearest)
+    wanted_epoch, wanted_position = _place(reference, rank, step)
+    which = f"the samples are those of step {nearest + 1}"
+    if abs(nearest - step) == 1 and (epoch == wanted_epoch or position == wanted_position == 0) and not _begins(reference, rank, nearest):
+        return "off-by-one", f"{which}: the number of steps is off by one"
+    if epoch != wanted_epoch and position == wanted_position:
+        if _has_set_epoch(observed) or not _drawn(wanted, found):
+            return "sampler-epoch", f"{which}, which belongs to another epoch"
+        return "random", f"{which}: the order was drawn again from the random state of the start"
+    if wanted.batches[0].loader < 0 and _drawn(wanted, found) and _is_of(reference, rank, nearest, found):
+        return "random", f"{which}, because the random state is that of this step"
+    return "sampler-position", which
+
+
+def _unknown(step: int, wanted: State, found: State, reference: Reference, rank: int) -> tuple[Missing, str]:
+    drawn = _drawn(wanted, found)
+    overlap = {each for batch in wanted.samples for each in batch or ()} & {each for batch in found.samples for each in batch or ()}
+    if overlap and not drawn:
+        return "sampler-position", "some of the samples are those of other steps"
+    if drawn:
+        return "random", f"no step has these samples: the random state of {' and '.join(drawn)} differs"
+    return "sampler-epoch", "no step has these samples: the order is another one"
+
+
+def _samples(reference: Reference, rank: int, step: int) -> object:
+    state = reference.at(rank, step)
+    return state.samples if state is not None and state.batches else None
+
+
+def _place(reference: Reference, rank: int, step: int) -> tuple[int, int]:
+    """Return the epoch of a step, and how many steps of the epoch came before it."""
+    state = reference.at(rank, step)
+    epoch = state.batches[0].epoch if state is not None and state.batches else 0
+    first = step
+    while first > 0 and (before := reference.at(rank, first - 1)) is not None and before.batches and before.batches[0].epoch == epoch:
+        first -= 1
+    return epoch, step - first
+
+
+def _begins(reference: Reference, rank: int, step: int) -> bool:
+    """Return whether an epoch begins with this step: then the position is lost, even if that is one step away."""
+    return _place(reference, rank, step)[1] == 0
+
+
+def _drawn(wanted: State, found: State) -> list[str]:
+    """Return the generators with another state."""
+    return [name for name, state in wanted.random.items() if found.random.get(name) != state]
+
+
+def _is_of(reference: Reference, rank: int, step: int, found: State) -> bool:
+    state = reference.at(rank, step)
+    return state is not None and any(found.random.get(name) == value for name, value in state.random.items())
+
+
+def _has_set_epoch(observed: Observed) -> bool:
+    return any(each.set_epoch for each in observed.of(LoaderInfo))

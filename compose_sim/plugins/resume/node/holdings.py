@@ -1,0 +1,194 @@
+"""Find the tensors that a training run goes on from: parameters, optimizer state, buffers, averages of weights, the scale of gradients.
+
+Only bits are read. Models and averages are found once among the living objects, because a script may keep them anywhere.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import math
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from ....node.rank.context import RankContext
+from ....node.rank.observers.models import clean
+from ....node.rank.observers.samples import bytes_of
+from ....node.rank.observers.sketches import sums_of
+from ....node.records.resumption import HeldTensor, TensorSketch
+from ....node.shared.frames import is_user_code
+
+_MAX_TENSORS, _HASHED = 600, 1 << 22  # spread evenly; elements of each
+_LOOKS = 2  # steps at which the living objects are searched: averages may begin at the first one
+_MAX_LEVELS = 30  # of the stack
+Found = Iterator[tuple[HeldTensor, Any]]
+
+
+class Holdings:
+    """What one rank's training holds."""
+
+    def __init__(self) -> None:
+        """Search at the first step."""
+        self.scaler: Any = None  # a weak reference to the last one that stepped
+        self._models: list[Any] = []
+        self._averages: list[Any] = []
+        self._objects: list[Any] = []
+        self._looks = 0
+
+    def tensors(self, optimizer: Any) -> list[tuple[HeldTensor, Any]]:
+        """Return what there is now, a row and a tensor or number each; some of very many."""
+        if self._looks < _LOOKS:
+            self._looks += 1
+            self._search(optimizer)
+        found: dict[HeldTensor, Any] = {}
+        for row, value in self._all(optimizer):
+            found.setdefault(row, value)
+        few = [*found.items()]
+        return few[:: 1 + (len(few) - 1) // _MAX_TENSORS] if few else few
+
+    def _search(self, optimizer: Any) -> None:
+        nn: Any = sys.modules["torch"].nn
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        living = gc.get_objects()
+        modules = [each for each in living if _is_module(each, nn)]
+        inner = {id(child) for each in modules for child in each.children()}
+        roots = [each for each in modules if id(each) not in inner]
+        self._models = [weakref.ref(each) for each in roots if any(id(p) in own for p in each.parameters())]
+        shapes = {tuple(each.shape) for each in map(lambda made: made(), self._models) for each in each.parameters()}
+        self._averages = [
+            weakref.ref(each)
+            for each in roots
+            if (held := [*each.parameters()])
+            and not any(id(p) in own for p in held)
+            and all(tuple(p.shape) in shapes for p in held)
+        ]
+        users = (each for each in living if _is_users(type(each)) and not _is_module(each, nn))
+        self._objects = [weakref.ref(each) for each in users if _has_weak_references(each)]
+
+    def _all(self, optimizer: Any) -> Found:
+        models = [model for each in self._models if (model := each()) is not None]
+        names: dict[int, str] = {}
+        for model in models:
+            for name, parameter in model.named_parameters():
+                names.setdefault(id(parameter), clean(name))
+        yield from _of_optimizer(optimizer, names)
+        for model in models:
+            lost = {f"{prefix}{own}" for prefix, own in _not_saved(model)}
+            for name, buffer in model.named_buffers():
+                if name not in lost:
+                    yield _row("buffer", clean(name), buffer)
+        scaler = self.scaler() if self.scaler is not None else None
+        for name, value in (scaler.state_dict() if scaler is not None else {}).items():
+            yield HeldTensor("scaler", str(name)), value
+        yield from self._of_averages(models)
+
+    def _of_averages(self, models: list[Any]) -> Found:
+        for number, model in enumerate(each for made in self._averages if (each := made()) is not None):
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                yield _row("average", f"{type(model).__name__} {number}: {clean(name)}", tensor)
+        held = {clean(name): each for model in models for name, each in model.named_parameters()}
+        own = {each.data_ptr() for each in held.values() if hasattr(each, "data_ptr")}
+        for owner, value in self._named_values():
+            for name, tensor in _average_in(value, held, own):
+                yield _row("average", f"{owner}: {name}", tensor)
+
+    def _named_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the variables of the functions that are running, those of the script, and the attributes of the script's objects."""
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_MAX_LEVELS):
+            if frame is None:
+                break
+            if is_user_code(frame.f_code.co_filename):
+                yield from [*frame.f_locals.items()]
+            frame = frame.f_back
+        for made in self._objects:
+            each = made()
+            held = getattr(each, "__dict__", None)
+            if type(held) is dict:
+                yield from ((f"{type(each).__name__}.{name}", value) for name, value in [*held.items()])
+
+
+def _is_module(each: Any, nn: Any) -> bool:
+    return isinstance(type(each), type) and issubclass(type(each), nn.Module)  # not isinstance: it asks proxies
+
+
+def _is_users(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return bool(file) and is_user_code(str(file)) and not issubclass(kind, type)
+
+
+def _has_weak_references(each: Any) -> bool:
+    return type(each).__weakrefoffset__ > 0 and hasattr(type(each), "__dict__")
+
+
+def _not_saved(model: Any) -> Iterator[tuple[str, str]]:
+    """Yield the buffers that are not part of the state dict: prefix and name."""
+    for prefix, module in model.named_modules():
+        saved = getattr(module, "_non_persistent_buffers_set", ())
+        yield from ((f"{prefix}." if prefix else "", name) for name in saved)
+
+
+def _of_optimizer(optimizer: Any, names: dict[int, str]) -> Found:
+    inner = getattr(optimizer, "optim", None)  # of a ZeroRedundancyOptimizer, which holds the state of a part
+    state = getattr(inner if hasattr(inner, "state") else optimizer, "state", {})
+    parameters = [
+        (names.get(id(parameter), f"{number} of group {group_number}"), parameter)
+        for group_number, group in enumerate(optimizer.param_groups)
+        for number, parameter in enumerate(group["params"])
+    ]
+    for name, parameter in parameters:
+        yield _row("parameter", name, parameter)
+    for name, parameter in parameters:
+        for key, value in sorted((state.get(parameter) or {}).items(), key=lambda item: str(item[0])):
+            if _is_tensor(value):
+                yield _row("optimizer state", f"{name}: {key}", value)
+            elif isinstance(value, (int, float)):
+                yield HeldTensor("optimizer state", f"{name}: {key}"), value
+
+
+def _average_in(value: Any, held: dict[str, Any], own: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a dict or list if each has the shape of a parameter, and they are copies."""
+    if type(value) is list and len(value) == len(held):
+        pairs: Iterable[tuple[str, Any]] = zip(held, value)
+    elif isinstance(value, dict) and value and all(type(name) is str for name in value):
+        pairs = ((clean(name), each) for name, each in value.items())
+    else:
+        return
+    found = [*pairs]
+    if all(_is_tensor(each) and name in held and each.shape == held[name].shape for name, each in found):
+        if not any(each.data_ptr() in own or each.requires_grad for _, each in found):
+            yield from found
+
+
+def _row(kind: Any, name: str, tensor: Any) -> tuple[HeldTensor, Any]:
+    return HeldTensor(kind, name, tuple(tensor.shape), hasattr(tensor, "placements")), tensor
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].Tensor)
+
+
+def sketch(context: RankContext, value: Any) -> TensorSketch | None:
+    """Return a few numbers that stand for a tensor, or for this rank's part of it; None if they cannot be read."""
+    if not _is_tensor(value):
+        number = float(value)
+        return TensorSketch(f"{number!r}", abs(number), (number,))
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        tensor = value.to_local() if hasattr(value, "to_local") else value
+        tensor = tensor.wait() if hasattr(tensor, "wait") else tensor
+        sums = sums_of(context, tensor)
+        if sums is None or tensor.is_meta:
+            return None
+        flat = tensor.detach().reshape(-1)
+        flat = flat[:: 1 + flat.numel() // _HASHED]
+        norm = float(torch.linalg.vector_norm(flat.to("cpu", torch.float64))) if flat.numel() else 0.0
+        digest = hashlib.blake2b(bytes_of(flat), digest_size=8).hexdigest()
+    return TensorSketch(digest, _finite(norm), tuple(_finite(float(f"{each:.9g}")) for each in sums.tolist()))
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else 1e300

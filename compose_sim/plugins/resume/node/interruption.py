@@ -1,0 +1,71 @@
+"""Interrupt a rank as a scheduler does: SIGTERM to all its processes, and SIGKILL after a grace period, or SIGKILL at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ....node.rank.context import RankContext, place
+from ....node.records.resumption import InterruptedHere
+
+_POLL_S = 0.02
+
+
+def interrupt(context: RankContext, wanted: dict[str, Any], step: int) -> None:
+    """
+    Send the signal to the loader's workers and other children first, then to this process.
+
+    Before, wait until the files of `wanted["files"]` (path -> bytes) have their size: a checkpoint may be written by a thread.
+    """
+    _wait_for(wanted.get("files", {}), wanted.get("patience", 20.0))
+    name = wanted["signal"]
+    number, children = signal.Signals[f"SIG{name}"], _children()
+    handled = number != signal.SIGKILL and callable(signal.getsignal(number))
+    context.note(InterruptedHere(f"SIG{name}", step, handled, len(children), place()))
+    context.flush()
+    if number != signal.SIGKILL:
+        threading.Thread(target=_kill_after, args=(wanted["grace"],), daemon=True).start()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, number)
+    os.kill(os.getpid(), number)
+
+
+def kill_within_file(size: int) -> None:
+    """Let the kernel kill this process when a file that it writes grows beyond `size` bytes."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+
+
+def _kill_after(seconds: float) -> None:
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for(files: dict[str, int], patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline and not all(_size(path) >= size for path, size in files.items()):
+        time.sleep(_POLL_S)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+def _children() -> list[int]:
+    """Return the processes that this one has started."""
+    found: list[int] = []
+    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
