@@ -36,7 +36,7 @@ RECORD_MODULES = [
     f"compose_sim.node.records.{name}"
     for name in (
         *("script", "process_groups", "data", "models", "gradients", "precautions", "timings"),
-        *("devices_and_files", "replays"),
+        *("devices_and_files", "replays", "resumption"),
     )
 ]
 MAX_WORDS = 900

@@ -70,6 +70,7 @@ from compose_sim.node.records.replays import (
     ReplayFailed,
     ReplayMisaligned,
 )
+from compose_sim.node.records.resumption import HeldState, HeldTensors, InterruptedHere, StateMoved
 from compose_sim.node.records.script import FeatureOff, RaisedAfterTraining, ScriptEnd
 from compose_sim.node.records.timings import StepTimes
 from compose_sim.plugins.registry import find
@@ -114,6 +115,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "replay": _REPLAYED,
     "replaying": _REPLAYED,
     "replicated": (ReplicatedTensor,),
+    "resume": (HeldTensors, HeldState, StateMoved, InterruptedHere),
     "running_statistics": (RunningStatistics,),
     "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),
     "states": (TensorTable, TensorHashes),

@@ -37,9 +37,15 @@ def end(context: RankContext) -> None:
         _close(context, loader)
 
 
+def iteration_of(iterator: Any) -> Iteration | None:
+    """Return what is known about an iterator of a loader; None if it began before this was a rank."""
+    iteration: Iteration | None = iterator.__dict__.get(_NAME)
+    return iteration
+
+
 def indices_of(iterator: Any) -> list[int] | None:
     """Return the indices of the batch that was taken last; None if the loader draws none."""
-    iteration: Iteration | None = iterator.__dict__.get(_NAME)
+    iteration = iteration_of(iterator)
     return iteration.taken if iteration is not None else None
 
 
@@ -56,20 +62,20 @@ def _begin(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _begin_again(context: RankContext, call: points.TorchCall) -> points.Steps:
     yield
-    iteration = call.owner.__dict__.get(_NAME)
+    iteration = iteration_of(call.owner)
     if iteration is not None and iteration.used:  # with persistent workers
         _begin_iteration(context, call.owner, call.value("loader"), place())
 
 
 def _draw(_: RankContext, call: points.TorchCall) -> points.Steps:
     index = yield
-    iteration = call.owner.__dict__.get(_NAME)
+    iteration = iteration_of(call.owner)
     if iteration is not None:
         _drawn(iteration, index)
 
 
 def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
-    iteration = call.owner.__dict__.get(_NAME)
+    iteration = iteration_of(call.owner)
     if iteration is None:
         return
     _before_fetch(context, iteration)

@@ -24,14 +24,22 @@ from compose_sim.engine.run_folder.record import read_observed
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import ComposesimError
 from compose_sim.plugins.resume.app.worlds import World, make_world
-from compose_sim.plugins.resume.core.checkpoints import Interruption, choose_interruption, find_checkpoints
-from compose_sim.plugins.resume.core.judge import ID, Ending, Evidence, judge
+from compose_sim.plugins.resume.core.checkpoints import (
+    Checkpoint,
+    Interruption,
+    choose_interruption,
+    choose_torn,
+    find_checkpoints,
+)
+from compose_sim.plugins.resume.core.evidence import ID, Ending, Evidence
+from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
 from compose_sim.plugins.resume.core.trajectory import read_run
 
 _SWITCHES = ("--resume", "--auto-resume", "--auto_resume", "--continue")
 _GRACE_S = 10.0
 _WORLDS = "resume"  # in the hidden folder of the project
+_RESUMED = "resumed"  # what the third run is
 
 
 def check(session: Session, listener: Listener) -> Report:
@@ -82,14 +90,21 @@ class ResumedRun:
         sizes = one.sizes()
         checkpoints = find_checkpoints(observed, sizes, least=_least(observed))
         interruption = choose_interruption(checkpoints, steps, self._options.at_step)
-        self._listener.progress(f"2 of 3: again, interrupted after step {interruption.step} of {steps}.")
-        interrupted, _ = self._observe(other, "interrupted", self._interrupting(interruption, sizes, one, other))
+        torn = choose_torn(checkpoints, steps, sizes) if self._options.mid_save else None
+        if torn:
+            settings = _tearing(*torn, sizes, one, other)
+            how = f"killed while it writes {Path(torn[1]).name} after step {torn[0].step}"
+        else:
+            settings = self._interrupting(interruption, sizes, one, other)
+            how = f"interrupted after step {interruption.step}"
+        self._listener.progress(f"2 of 3: again, {how} of {steps}.")
+        interrupted, _ = self._observe(other, "interrupted", settings)
         files = [path for path in other.sizes() if path.endswith(tuple(_suffixes(checkpoints)))]
         copied = other.reverse_times(files)
         arguments = self._resume_arguments()
         words = f" with {shlex.join(arguments)}" if arguments else ""
         self._listener.progress(f"3 of 3: started again over the files of the second run{words}.")
-        resumed, ending = self._observe(other, "resumed", {"record": True}, arguments)
+        resumed, ending = self._observe(other, _RESUMED, {"record": True}, arguments)
         evidence = Evidence(
             whole=observed,
             interrupted=interrupted,
@@ -98,6 +113,7 @@ class ResumedRun:
             ending=ending,
             script=str(self._session.request.spec.script or self._session.request.spec.module),
             switch="" if arguments else self._switch(),
+            torn=Path(torn[1]).name if torn else "",
             copied=copied,
         )
         judgement = judge(evidence)
@@ -105,7 +121,9 @@ class ResumedRun:
             return _inconclusive(report, judgement.text)
         return concluded(replace(report, checks=(judgement.to_check(),)))
 
-    def _interrupting(self, interruption: Interruption, sizes: dict[str, int], one: World, other: World) -> dict[str, Any]:
+    def _interrupting(
+        self, interruption: Interruption, sizes: dict[str, int], one: World, other: World
+    ) -> dict[str, Any]:
         """Return what the ranks of the second run are told: its files are those of the first one, in another folder."""
         files = interruption.checkpoint.files if interruption.checkpoint else ()
         expected = {
@@ -118,7 +136,9 @@ class ResumedRun:
         self, world: World, what: str, settings: dict[str, Any], arguments: tuple[str, ...] = ()
     ) -> tuple[Observed, Ending]:
         """Run the script in a world, and return what the ranks observed and how it ended."""
-        run = self._prepared(world, f"{self._session.name}-{what}", settings, arguments, engine=self._engine)
+        run = self._prepared(
+            world, f"{self._session.name}-{what}", settings, arguments, engine=self._engine, resumes=what == _RESUMED
+        )
         try:
             report = run.run(ProgressListener(self._listener))
             if report.verdict == "interrupted":
@@ -137,17 +157,24 @@ class ResumedRun:
         *,
         folder: Path | None = None,
         engine: Engine | None = None,
+        resumes: bool = False,
     ) -> Session:
         """Return a session of the script in a world."""
-        run = Session(self._request_in(world, arguments), name=name, folder=folder, engine=engine)
+        request = self._request_in(world, arguments, resumes=resumes)
+        run = Session(request, name=name, folder=folder, engine=engine)
         run.add_environment(**{SETTINGS: json.dumps(settings)})
         run.add_environment(COMPOSESIM_SHARED=run.add_mount(world.shared, "files-of-run", read_only=False))
         return run
 
-    def _request_in(self, world: World, arguments: tuple[str, ...]) -> Request:
+    def _request_in(self, world: World, arguments: tuple[str, ...], *, resumes: bool) -> Request:
         request, own, copy = self._session.request, str(self._project), str(world.project)
         moved = tuple(word.replace(own, copy) for word in (*request.spec.args, *arguments))
-        changes: dict[str, Any] = {"args": moved, "keep": False, "name": None}
+        changes: dict[str, Any] = {
+            "args": moved,
+            "keep": False,
+            "name": None,
+            **_size(self._options.world, resumes, request),
+        }
         script = request.spec.script
         if script and script.startswith(own + "/"):
             changes["script"] = copy + script[len(own) :]
@@ -205,6 +232,24 @@ class ResumedRun:
         return replace(report, checks=checks, cause=cause)
 
 
+def _size(world: str | None, resumes: bool, request: Request) -> dict[str, int]:
+    """Return the size of the cluster for `--world N:M`: on nodes with as many ranks as before, if that is possible."""
+    if world is None:
+        return {}
+    ranks = [int(each) for each in world.split(":")]
+    each = request.spec.nproc_per_node if "nproc_per_node" in request.spec.model_fields_set else 1
+    each = each if all(count and count % each == 0 for count in ranks) else 1
+    return {"nodes": max(1, ranks[resumes] // each), "nproc_per_node": each}
+
+
+def _tearing(checkpoint: Checkpoint, path: str, sizes: dict[str, int], one: World, other: World) -> dict[str, Any]:
+    """Return what the ranks of the second run are told: the one that writes this file is killed when half of it is written."""
+    size = sizes.get(path) or max((sizes.get(each, 0) for each in checkpoint.files), default=0)
+    there = path.replace(str(one.folder), str(other.folder))
+    kill = {"step": checkpoint.step + 1, "signal": "KILL", "grace": 0}  # if the file is not written this time
+    return {"half": {there: {"step": checkpoint.step, "bytes": max(1, size // 2)}}, "interrupt": kill}
+
+
 def _least(observed: Observed) -> int:
     """Return the bytes from which a file may hold a rank's parameters: a quarter of what these take."""
     from compose_sim.node.records.resumption import HeldTensors
@@ -227,6 +272,4 @@ def _suffixes(checkpoints: Any) -> set[str]:
 def _inconclusive(report: Report, why: str) -> Report:
     result = CheckResult(id=ID, status="not-applicable", detail=why)
     cause = Cause(kind="coverage", message=why)
-    return replace(
-        report, checks=(result,), verdict="inconclusive", exit_code=EXIT_CODES["inconclusive"], cause=cause
-    )
+    return replace(report, checks=(result,), verdict="inconclusive", exit_code=EXIT_CODES["inconclusive"], cause=cause)

@@ -13,7 +13,9 @@ from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import SpecError
 
-_LEFT_OUT = frozenset((HIDDEN, ".git", ".hg", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox"))
+_LEFT_OUT = frozenset(
+    (HIDDEN, ".git", ".hg", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox")
+)
 _SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".md", ".cfg", ".ini")
 _STATES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".npz", ".tar")
 _WORDS = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "snapshots", "lightning", "logs"))
@@ -52,8 +54,8 @@ class World:
 
     def reverse_times(self, paths: list[str]) -> bool:
         """Give files the time stamps of one another, the newest that of the oldest: no order of time survives copying."""
-        files = sorted((path for path in paths if Path(path).is_file()), key=lambda path: os.stat(path).st_mtime_ns)
-        times = [os.stat(path).st_mtime_ns for path in files]
+        files = sorted(filter(Path.is_file, map(Path, paths)), key=lambda path: path.stat().st_mtime_ns)
+        times = [path.stat().st_mtime_ns for path in files]
         for path, time in zip(files, reversed(times), strict=True):
             os.utime(path, ns=(time, time))
         return len(set(times)) > 1
@@ -63,25 +65,31 @@ def make_world(project: Path, folder: Path) -> World:
     """Copy the project, without its checkpoints, runs and caches. Raise SpecError if it is too large to copy."""
     world = World(folder)
     world.shared.mkdir(parents=True)
-    size = sum(path.stat().st_size for path, _ in _files(project, world, os.walk) if not path.is_symlink())
+    chosen = [*_files(project, world)]
+    size = sum(path.stat().st_size for path, _ in chosen if not path.is_symlink())
     if size > _MOST:
         raise SpecError(
             f"the project '{project}' has {format_bytes(size)}, and check --resume copies it",
             hint="keep data outside of the project, and run composesim in a folder with the code",
         )
-    world.left_out.clear()
     world.project.mkdir()
-    for path, target in _files(project, world, os.walk):
+    for path, target in chosen:
         goal = world.project / target
         goal.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
-            goal.symlink_to(path.readlink() if not path.readlink().is_absolute() else path.resolve())
+            inside = path.resolve().is_relative_to(project.resolve()) and not path.readlink().is_absolute()
+            goal.symlink_to(path.readlink() if inside else path.resolve())
         else:
             shutil.copy2(path, goal)
+    if os.geteuid() == 0:  # nodes may run as the owner of the project
+        owner = project.stat()
+        for each, _, names in os.walk(world.folder):
+            for name in ("", *names):
+                os.chown(Path(each, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
     return world
 
 
-def _files(project: Path, world: World, walk: object) -> Iterator[tuple[Path, str]]:
+def _files(project: Path, world: World) -> Iterator[tuple[Path, str]]:
     """Yield the files and links to copy, each with its path in the project."""
     for folder, folders, names in os.walk(project):
         at = Path(folder)

@@ -26,6 +26,7 @@ class Checkpoint:
     step: int
     files: tuple[str, ...]
     ranks: tuple[int, ...]  # that wrote them
+    opened: tuple[str, ...] = ()  # the names under which they were written, before they were renamed
     at: Place | None = None
     names: frozenset[str] = frozenset()  # keys of what was saved
 
@@ -33,6 +34,7 @@ class Checkpoint:
 @dataclass(slots=True)
 class _Found:
     files: set[str] = field(default_factory=set)
+    opened: set[str] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     at: Place | None = None
@@ -47,7 +49,9 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
     """
     found: defaultdict[int, _Found] = defaultdict(_Found)
     for rank in observed:
-        saved: set[str] = {each.path for each in rank.of(StateMoved) if each.kind_of_state == "file" and not each.loaded}
+        saved: set[str] = {
+            each.path for each in rank.of(StateMoved) if each.kind_of_state == "file" and not each.loaded
+        }
         renamed = {each.path: each.to for each in rank.of(FileUse) if each.op == "rename" and each.to}
         for step, each in steps_before(rank.records):
             if isinstance(each, FileUse) and each.op in _WRITES:
@@ -63,6 +67,7 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
                 continue
             entry = found[step]
             entry.files.add(path)
+            entry.opened.add(each.path)
             entry.ranks.add(rank.rank)
             entry.names.update(names)
             entry.at = entry.at or each.at
@@ -71,6 +76,7 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
             step=step,
             files=tuple(sorted(each.files)),
             ranks=tuple(sorted(each.ranks)),
+            opened=tuple(sorted(each.opened)),
             at=each.at,
             names=frozenset(each.names),
         )
@@ -94,6 +100,11 @@ class Interruption:
     checkpoint: Checkpoint | None
     why_not: str = ""  # why there is none
 
+    @property
+    def at(self) -> Place | None:
+        """The line that saves the checkpoint."""
+        return self.checkpoint.at if self.checkpoint else None
+
 
 def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step: int | None = None) -> Interruption:
     """
@@ -112,6 +123,20 @@ def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step
     later = min((each.step for each in usable if each.step > chosen.step), default=steps)
     after = max(1, min(_AFTER, (later - chosen.step) // 2, steps - chosen.step - 1))
     return Interruption(step=min(chosen.step + after, steps - 1), checkpoint=chosen)
+
+
+def choose_torn(
+    checkpoints: tuple[Checkpoint, ...], steps: int, sizes: Mapping[str, int]
+) -> tuple[Checkpoint, str] | None:
+    """Return a checkpoint that another one precedes, and the largest of its files, under the name that it is written to."""
+    usable = [each for each in checkpoints if 0 < each.step <= steps]
+    chosen = usable[1] if len(usable) > 1 else usable[0] if usable else None
+    if chosen is None or not chosen.files:
+        return None
+    largest = max(chosen.files, key=lambda path: sizes.get(path, 0))
+    own = [path for path in chosen.opened if path == largest]
+    others = [path for path in chosen.opened if path not in chosen.files]
+    return chosen, (others or own or [largest])[0]
 
 
 def _unsorted(usable: list[Checkpoint]) -> Checkpoint | None:

@@ -61,9 +61,25 @@ def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> list
     return findings
 
 
+def compare_loaded(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
+    """Return what is missing before the first step, whatever its samples are."""
+    first = next(pairs(reference, resumed, step), None)
+    if first is None:
+        return []
+    return [*_of_settings(first, reference, moves), *_loaded_wrong(first, moves, has_samples=False)]
+
+
 def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Missing]) -> Iterator[Finding]:
     found_here: list[Finding] = []
-    if not known & {"sampler-position", "sampler-epoch", "sampler-rank", "accumulation", "random", "random-of-rank-0", "off-by-one"}:
+    if not known & {
+        "sampler-position",
+        "sampler-epoch",
+        "sampler-rank",
+        "accumulation",
+        "random",
+        "random-of-rank-0",
+        "off-by-one",
+    }:
         found_here += _of_samples(pair, reference, moves)
     if "scheduler" not in known:
         found_here += _of_settings(pair, reference, moves)
@@ -133,16 +149,16 @@ def _text_of(kind: str, wrong: list[Name], pair: Pair) -> str:
     wanted, found = pair.wanted.of(kind), pair.found.of(kind)
     absent = [name for name in wrong if name not in found]
     zero = [name for name in wrong if name in found and not found[name].norm and wanted[name].norm]
-    what = {"average": "averages of the weights", "buffer": "buffers", "scaler": "the scaler's values"}.get(kind, kind)
+    what = {"average": "averages of the weights", "buffer": "buffers"}.get(kind, f"tensors of the {kind}")
     if kind == "scaler":
         name = wrong[0]
         then, now = (each[name].sums[0] if name in each else float("nan") for each in (wanted, found))
         return f"{name[1]} of the gradient scaler is {now:g} instead of {then:g}"
     if absent:
-        return f"{len(absent)} of {len(wanted)} tensors of the {kind} do not exist: {names_of(absent)}"
+        return f"{len(absent)} of {len(wanted)} {what} do not exist: {names_of(absent)}"
     if zero:
-        return f"{len(zero)} of {len(wanted)} tensors of the {kind} are zero: {names_of(zero)}"
-    return f"{len(wrong)} of {len(wanted)} {what if kind != 'optimizer state' else 'tensors of the optimizer state'} differ: {names_of(wrong)}"
+        return f"{len(zero)} of {len(wanted)} {what} are zero: {names_of(zero)}"
+    return f"{len(wrong)} of {len(wanted)} {what} differ: {names_of(wrong)}"
 
 
 def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
@@ -182,18 +198,24 @@ def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> Fin
     ]
     if not drawn:
         fix = "Look for state of the training that is not saved and that the loss depends on"
-        return _finding(pair, "unknown", f"{text}, with the same parameters, samples and random state", fix, moves.loaded_at)
+        return _finding(
+            pair, "unknown", f"{text}, with the same parameters, samples and random state", fix, moves.loaded_at
+        )
     return random_finding(pair, reference, moves, drawn, text)
 
 
 def random_finding(pair: Pair, reference: Reference, moves: Moves, names: list[str], text: str) -> Finding:
     """Name the generators, and rank 0 if this rank has the state of its generators."""
     first = reference.at(0, pair.step)
-    is_first = pair.rank and first is not None and all(first.random.get(each) == pair.found.random.get(each) for each in names)
+    is_first = (
+        pair.rank and first is not None and all(first.random.get(each) == pair.found.random.get(each) for each in names)
+    )
     what = f"the random state of {' and '.join(names)}"
     if is_first:
         fix = "Save the random state of every rank, and let each rank load its own"
-        return _finding(pair, "random-of-rank-0", f"{what} equals that of rank 0: {text}", fix, moves.place_for("random"))
+        return _finding(
+            pair, "random-of-rank-0", f"{what} equals that of rank 0: {text}", fix, moves.place_for("random")
+        )
     return _finding(
         pair,
         "random",

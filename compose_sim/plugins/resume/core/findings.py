@@ -55,29 +55,6 @@ ORDER: tuple[Missing, ...] = (
     "precision",
     "unknown",
 )
-WORDS: dict[Missing, str] = {
-    "not-resumed": "the resume",
-    "restart-failed": "the resume",
-    "older-checkpoint": "the newest checkpoint",
-    "shards": "the shards of other ranks",
-    "parameters": "parameters",
-    "precision": "digits of the parameters",
-    "optimizer": "the optimizer's state",
-    "scheduler": "the scheduler's state",
-    "scaler": "the gradient scaler's state",
-    "average": "the average of the weights",
-    "buffers": "buffers",
-    "accumulation": "gradients of an unfinished accumulation",
-    "off-by-one": "a step (off by one)",
-    "sampler-position": "the sampler's position",
-    "sampler-epoch": "the sampler's epoch",
-    "sampler-rank": "each rank's own loader state",
-    "random-of-rank-0": "each rank's own random state",
-    "random": "the random state",
-    "emergency-checkpoint": "the checkpoint at SIGTERM",
-    "global-batch": "the global batch",
-    "unknown": "a state that composesim does not know",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

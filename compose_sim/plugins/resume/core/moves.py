@@ -46,7 +46,9 @@ class Moves:
     @property
     def loaded_at(self) -> Place | None:
         """The line that reads the checkpoint."""
-        moved = next((each.at for each in self.resumed.of(StateMoved) if each.loaded and each.step == 0 and each.at), None)
+        moved = next(
+            (each.at for each in self.resumed.of(StateMoved) if each.loaded and each.step == 0 and each.at), None
+        )
         return moved or next((each.at for each in self.read_files() if each.at), None) or self.saved_at
 
     @property
@@ -56,9 +58,21 @@ class Moves:
 
     def read_files(self) -> list[FileUse]:
         """Return the reads of files that the interrupted run wrote."""
-        written = {path for each in self.interrupted.of(FileUse) if each.op != "read" for path in (each.path, each.to) if path}
-        written |= {each.path for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded}
+        written = {
+            path for each in self.interrupted.of(FileUse) if each.op != "read" for path in (each.path, each.to) if path
+        }
+        written |= {
+            each.path for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded
+        }
         return [each for each in self.resumed.of(FileUse) if each.op == "read" and each.path in written]
+
+    @property
+    def names(self) -> str:
+        """The files that were loaded."""
+        loaded = [each for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded]
+        paths = [each.path for each in (*loaded, *self.read_files()) if each.path]
+        names = [*dict.fromkeys(path.rpartition("/")[2] for path in paths)]
+        return ", ".join(names[:2]) + (" …" if len(names) > 2 else "")
 
     def is_saved(self, missing: str) -> bool | None:
         """Whether a key of what was saved names this state; None if no keys are known."""

@@ -38,9 +38,7 @@ def samples_finding(reference: Reference, rank: int, step: int, found: State, mo
 
 def _augmentation(rank: int, step: int, wanted: State, found: State, moves: Moves) -> Finding:
     text = "the samples are the right ones, but they were changed by other random numbers"
-    return Finding(
-        missing="random", step=step + 1, text=text, fix=_RANDOM, ranks=(rank,), at=moves.place_for("random")
-    )
+    return Finding(missing="random", step=step + 1, text=text, fix=_RANDOM, ranks=(rank,), at=moves.place_for("random"))
 
 
 def _explain(
@@ -52,7 +50,10 @@ def _explain(
             return "sampler-rank", f"the samples are those of rank {other}"
     if wanted.samples[1:] and found.samples and found.samples[0] in wanted.samples[1:]:
         lost = wanted.samples.index(found.samples[0])
-        return "accumulation", f"it goes on in the middle of an accumulation: {lost} of its {len(wanted.samples)} micro-batches are lost"
+        return (
+            "accumulation",
+            f"it goes on in the middle of an accumulation: {lost} of its {len(wanted.samples)} micro-batches are lost",
+        )
     same = [each for each in range(reference.steps) if _samples(reference, rank, each) == found.samples]
     if not same:
         return _unknown(step, wanted, found, reference, rank)
@@ -60,7 +61,11 @@ def _explain(
     epoch, position = _place(reference, rank, nearest)
     wanted_epoch, wanted_position = _place(reference, rank, step)
     which = f"the samples are those of step {nearest + 1}"
-    if abs(nearest - step) == 1 and (epoch == wanted_epoch or position == wanted_position == 0) and not _begins(reference, rank, nearest):
+    if (
+        abs(nearest - step) == 1
+        and (epoch == wanted_epoch or position == wanted_position == 0)
+        and not _begins(reference, rank, nearest)
+    ):
         return "off-by-one", f"{which}: the number of steps is off by one"
     if epoch != wanted_epoch and position == wanted_position:
         if _has_set_epoch(observed) or not _drawn(wanted, found):
@@ -73,7 +78,9 @@ def _explain(
 
 def _unknown(step: int, wanted: State, found: State, reference: Reference, rank: int) -> tuple[Missing, str]:
     drawn = _drawn(wanted, found)
-    overlap = {each for batch in wanted.samples for each in batch or ()} & {each for batch in found.samples for each in batch or ()}
+    overlap = {each for batch in wanted.samples for each in batch or ()} & {
+        each for batch in found.samples for each in batch or ()
+    }
     if overlap and not drawn:
         return "sampler-position", "some of the samples are those of other steps"
     if drawn:
@@ -91,7 +98,12 @@ def _place(reference: Reference, rank: int, step: int) -> tuple[int, int]:
     state = reference.at(rank, step)
     epoch = state.batches[0].epoch if state is not None and state.batches else 0
     first = step
-    while first > 0 and (before := reference.at(rank, first - 1)) is not None and before.batches and before.batches[0].epoch == epoch:
+    while (
+        first > 0
+        and (before := reference.at(rank, first - 1)) is not None
+        and before.batches
+        and before.batches[0].epoch == epoch
+    ):
         first -= 1
     return epoch, step - first
 

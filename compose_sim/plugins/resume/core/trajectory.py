@@ -128,9 +128,7 @@ def _difference(one: float, other: float) -> float:
     return min(abs(one - other), 1e150)  # its square is a number
 
 
-def unequal(
-    wanted: Mapping[Name, TensorSketch], found: Mapping[Name, TensorSketch], tolerance: float
-) -> list[Name]:
+def unequal(wanted: Mapping[Name, TensorSketch], found: Mapping[Name, TensorSketch], tolerance: float) -> list[Name]:
     """Return the names of wanted tensors that are missing, or differ by more than the tolerance."""
     return [name for name, each in wanted.items() if name not in found or apart(each, found[name]) > tolerance]
 

@@ -158,9 +158,9 @@ def _average_in(value: Any, held: dict[str, Any], own: set[int]) -> Iterator[tup
     else:
         return
     found = [*pairs]
-    if all(_is_tensor(each) and name in held and each.shape == held[name].shape for name, each in found):
-        if not any(each.data_ptr() in own or each.requires_grad for _, each in found):
-            yield from found
+    fits = all(_is_tensor(each) and name in held and each.shape == held[name].shape for name, each in found)
+    if fits and not any(each.data_ptr() in own or each.requires_grad for _, each in found):
+        yield from found
 
 
 def _row(kind: Any, name: str, tensor: Any) -> tuple[HeldTensor, Any]:

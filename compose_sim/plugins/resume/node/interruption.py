@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from ....node.rank.context import RankContext, place
 from ....node.records.resumption import InterruptedHere
 
 _POLL_S = 0.02
+_WRITING = os.O_WRONLY | os.O_RDWR
 
 
 def interrupt(context: RankContext, wanted: dict[str, Any], step: int) -> None:
@@ -37,11 +39,27 @@ def interrupt(context: RankContext, wanted: dict[str, Any], step: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def kill_within_file(size: int) -> None:
-    """Let the kernel kill this process when a file that it writes grows beyond `size` bytes."""
+def may_tear(context: RankContext, watched: Any, path: str) -> None:
+    """Let the kernel kill this process when half of a file is written, if that is wanted of this file at this step."""
+    half = (watched.settings.get("half") or {}).get(path)
+    if not half or half["step"] != watched.steps:
+        return
+    context.note(InterruptedHere("SIGXFSZ", watched.steps, at=place()))
+    context.flush()
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (half["bytes"], most))
+
+
+def follow_opens(context: RankContext, watched: Any) -> None:
+    """Look at the files that Python opens for writing; torch.save and safetensors open theirs in other languages."""
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], (str, bytes)) and arguments[2] & _WRITING and context.is_here:
+            with contextlib.suppress(Exception):  # an exception would forbid the script to open the file
+                may_tear(context, watched, os.path.realpath(os.fsdecode(arguments[0])))
+
+    sys.addaudithook(audit)
 
 
 def _kill_after(seconds: float) -> None:
@@ -57,7 +75,7 @@ def _wait_for(files: dict[str, int], patience: float) -> None:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return Path(path).stat().st_size
     except OSError:
         return -1
 

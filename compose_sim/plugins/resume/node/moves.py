@@ -41,12 +41,11 @@ def follow() -> None:
 def _save(context: RankContext, call: points.TorchCall) -> points.Steps:
     watched, began = context.memory["resume.state"], time.monotonic()
     path = _path(call)
-    saved = next((value for name in ("obj", "state_dict", "tensors", "model") if (value := call.value(name)) is not None), None)
+    saved = next(
+        (value for name in ("obj", "state_dict", "tensors", "model") if (value := call.value(name)) is not None), None
+    )
     names = _names(saved)
-    half = (watched.settings.get("half") or {}).get(path)
-    if half and half["step"] == watched.steps:
-        context.flush()
-        interruption.kill_within_file(half["bytes"])
+    interruption.may_tear(context, watched, path)
     yield
     _note(context, "file", path=path, names=names, loaded=False, seconds=time.monotonic() - began)
 

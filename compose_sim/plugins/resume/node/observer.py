@@ -16,7 +16,7 @@ from typing import Any
 
 from ....node.rank import tracked
 from ....node.rank.context import RankContext, place
-from ....node.rank.observers.loaders import indices_of
+from ....node.rank.observers.loaders import iteration_of
 from ....node.rank.observers.randomness import generator_states
 from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points
@@ -29,7 +29,6 @@ _STATE = "resume.state"
 _MAX_STEPS = 2000  # that are recorded
 _RECENT = 32  # batches
 _ELEMENTS = 8  # of a batch
-_ITERATION = "_composesim_iteration"  # of `loaders.py`
 
 
 @dataclass
@@ -66,6 +65,8 @@ def begin(context: RankContext) -> None:
     points.BEFORE_STEP.subscribe(_before_step)
     points.AFTER_STEP.subscribe(_after_step)
     moves.follow()
+    if settings.get("half"):
+        interruption.follow_opens(context, context.memory[_STATE])
 
 
 def end(context: RankContext) -> None:
@@ -79,16 +80,18 @@ def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
     watched: Watched = context.memory[_STATE]
     _may_interrupt(context, watched)
     batch = yield
-    iteration = call.owner.__dict__.get(_ITERATION)
+    iteration = iteration_of(call.owner)
     numbers = (iteration.loader.number, iteration.epoch) if iteration is not None else (-1, 0)
-    indices = indices_of(call.owner) if iteration is not None else None
+    indices = iteration.taken if iteration is not None else None
     rows = rows_of(batch)
     seen = SeenBatch(*numbers, tuple(indices) if indices is not None else None, rows[0] if rows else None)
     watched.taken.append((seen, {rows[0] for each in _elements(batch) if (rows := rows_of(each)) is not None}))
 
 
 def _elements(batch: Any) -> list[Any]:
-    values = [*batch.values()] if isinstance(batch, Mapping) else list(batch) if isinstance(batch, (list, tuple)) else []
+    values = (
+        [*batch.values()] if isinstance(batch, Mapping) else list(batch) if isinstance(batch, (list, tuple)) else []
+    )
     return [batch, *values[:_ELEMENTS]]
 
 

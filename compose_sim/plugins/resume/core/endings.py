@@ -1,0 +1,88 @@
+"""Judge a second start that made no step, did not resume, or failed."""
+
+from __future__ import annotations
+
+import re
+
+from compose_sim.core.report.report import Cause
+from compose_sim.node.records.record import Place
+from compose_sim.plugins.resume.core.alignment import Alignment
+from compose_sim.plugins.resume.core.checkpoints import Interruption
+from compose_sim.plugins.resume.core.evidence import Evidence, Judgement
+from compose_sim.plugins.resume.core.findings import Finding
+from compose_sim.plugins.resume.core.moves import Moves
+from compose_sim.plugins.resume.core.reference import Reference
+
+_LINE = re.compile(r'File "([^"\n]{1,500})", line (\d{1,7})')
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
+
+
+def without_steps(evidence: Evidence, moves: Moves, reference: Reference) -> Judgement:
+    """Judge a second start that ended before the first step."""
+    cause = evidence.ending.cause
+    if evidence.ending.verdict == "passed":
+        text = f"the second start made no step: it took the training, interrupted after step {reference.interrupted_at}, to be over"
+        fix = "Go on with the step after the one that was saved"
+    else:
+        torn = f" (the run was killed while it wrote {evidence.torn})" if evidence.torn else ""
+        text = f"the second start {evidence.ending.verdict}: {evidence.ending.text}{torn}"
+        fix = (
+            "Write a checkpoint under another name, and rename it when it is complete"
+            if evidence.torn
+            else "Make it start again"
+        )
+    at = (_last_line(cause) if cause is not None else None) or moves.loaded_at
+    return _failed(Finding(missing="restart-failed", step=reference.interrupted_at + 1, text=text, fix=fix, at=at))
+
+
+def broken_off(evidence: Evidence, moves: Moves, step: int) -> Finding:
+    """Return the finding about a second start that failed after some steps."""
+    cause = evidence.ending.cause
+    text = f"the second start {evidence.ending.verdict} here: {evidence.ending.text}"
+    at = (_last_line(cause) if cause is not None else None) or moves.loaded_at
+    return Finding(missing="restart-failed", step=step, text=text, fix="Make it run to the end", at=at)
+
+
+def _last_line(cause: Cause) -> Place | None:
+    """Return the innermost line of the traceback that is not in a library."""
+    found = [each for each in _LINE.findall(cause.traceback or "") if not any(part in each[0] for part in _LIBRARIES)]
+    return (found[-1][0], int(found[-1][1])) if found else None
+
+
+def not_resumed(evidence: Evidence, moves: Moves, found: Alignment | None) -> Judgement:
+    """Judge a second start that did not begin with the parameters of a checkpoint."""
+    read = moves.names
+    if found is None:
+        text = "the second start begins with parameters of no step" + (f", although it read {read}" if read else "")
+        fix = "Load the parameters of the checkpoint into the model that trains"
+    elif read:
+        text = f"it read {read}, but started at step 0: with the parameters of the start"
+        fix = "Load the checkpoint into the model that trains, after that has been made"
+    else:
+        return _without_a_sign(evidence)
+    return _failed(Finding(missing="not-resumed", step=1, text=text, fix=fix, at=moves.loaded_at))
+
+
+def _without_a_sign(evidence: Evidence) -> Judgement:
+    """Judge a second start that read no file of the first one."""
+    why = evidence.interruption.why_not
+    saved = why or f"the first run had saved {_saved(evidence.interruption)}"
+    text = f"it does not resume: it started at step 0 and read no file that the first run wrote ({saved})"
+    if why:
+        again = f"composesim check --resume {evidence.script} --checkpoint-every 5"
+        text += f". Save checkpoints more often, or train longer, with options of the script, such as: {again}"
+        return Judgement(status="inconclusive", text=text)
+    fix = "Load the newest checkpoint when the script starts"
+    if evidence.switch:
+        fix = f"If it needs an option to resume: composesim check --resume --resume-args='{evidence.switch} …' {evidence.script}"
+    return _failed(Finding(missing="not-resumed", step=1, text=text, fix=fix, at=evidence.interruption.at))
+
+
+def _failed(finding: Finding) -> Judgement:
+    return Judgement(status="failed", text=f"{finding.missing}: {finding.text}", findings=(finding,))
+
+
+def _saved(interruption: Interruption) -> str:
+    names = [each.rpartition("/")[2] for each in interruption.checkpoint.files] if interruption.checkpoint else []
+    step = interruption.checkpoint.step if interruption.checkpoint else 0
+    return f"{', '.join(names[:2])} after step {step}" if names else "nothing"

@@ -1,0 +1,77 @@
+"""The evidence of the three runs of `check --resume`, and the judgement about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from compose_sim.core.checks import where
+from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.report import Cause, CheckResult
+from compose_sim.core.report.report import Place as ReportPlace
+from compose_sim.plugins.resume.core.checkpoints import Interruption
+from compose_sim.plugins.resume.core.findings import Finding
+
+ID = "resume"
+Status = Literal["passed", "failed", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run ended."""
+
+    verdict: str
+    cause: Cause | None = None
+
+    @property
+    def text(self) -> str:
+        """The cause on one line."""
+        return self.cause.first_line if self.cause else ""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the run did not end as it should."""
+        return self.verdict not in ("passed", "interrupted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The three runs of `check --resume`."""
+
+    whole: Observed
+    interrupted: Observed
+    resumed: Observed
+    interruption: Interruption
+    ending: Ending  # of the resumed run
+    script: str = "the script"
+    switch: str = ""  # an option of the script that seems to resume, and was not given
+    torn: str = ""  # the file that was being written when the run was killed
+    copied: bool = False  # whether files were given other time stamps in between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The verdict, and all that is missing: first what shows first."""
+
+    status: Status
+    text: str
+    findings: tuple[Finding, ...] = ()
+
+    def to_check(self) -> CheckResult:
+        """Return the judgement as a report holds it; an inconclusive one is not applicable."""
+        if not self.findings:
+            status: Literal["passed", "not-applicable"] = "passed" if self.status == "passed" else "not-applicable"
+            return CheckResult(id=ID, status=status, detail=self.text)
+        first, *others = self.findings
+        fixes = [
+            first.fix,
+            *(f"{each.missing}: {each.fix}{where(each.at)}" for each in others if each.fix != first.fix),
+        ]
+        return CheckResult(
+            id=ID,
+            status="failed",
+            detail=self.text,
+            fix=". ".join(fixes),
+            place=ReportPlace(file=first.at[0], line=first.at[1]) if first.at else None,
+            ranks=first.ranks,
+        )

@@ -1,0 +1,116 @@
+"""Scripts that resume rightly, and changes to them after which they do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).with_name("scripts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A script, or a wrong twin of it: `changes` replaces text, and `missing` is the state that is then missing."""
+
+    name: str
+    script: str
+    missing: str = ""
+    changes: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()
+
+
+def write(pair: Pair, folder: Path) -> Path:
+    """Write the script into a folder; each text that is replaced must be there."""
+    text = (SCRIPTS / pair.script).read_text()
+    for old, new in pair.changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = folder / pair.script
+    path.write_text(text)
+    return path
+
+
+def _wrong(script: str, missing: str, *changes: tuple[str, str], name: str = "", options: tuple[str, ...] = ()) -> Pair:
+    return Pair(
+        name=f"{script[:-3]}-{name or missing}", script=script, missing=missing, changes=changes, options=options
+    )
+
+
+PAIRS = (
+    Pair(name="ddp", script="ddp.py"),
+    _wrong("ddp.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+    _wrong(
+        "ddp.py",
+        "optimizer",
+        (
+            "    first = step % len(loader)\n",
+            "    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n    scheduler.optimizer = optimizer\n"
+            "    optimizer.param_groups[0].update(lr=scheduler.get_last_lr()[0], initial_lr=0.01)\n    first = step % len(loader)\n",
+        ),
+        name="made-after-loading",
+    ),
+    _wrong("ddp.py", "scheduler", ('        scheduler.load_state_dict(state["scheduler"])\n', "")),
+    _wrong(
+        "ddp.py",
+        "average",
+        (
+            '        average = state["average"]\n',
+            "        average = {n: v.detach().clone() for n, v in model.module.named_parameters()}\n",
+        ),
+    ),
+    _wrong("ddp.py", "random", ('        torch.set_rng_state(own["torch"])\n', "")),
+    _wrong("ddp.py", "random", ('        random.setstate(own["python"])\n', ""), name="random-of-python"),
+    _wrong("ddp.py", "random-of-rank-0", ('f"random-{rank}.pt", weights_only', '"random-0.pt", weights_only')),
+    _wrong("ddp.py", "sampler-position", ("    first = step % len(loader)\n", "    first = 0\n")),
+    _wrong(
+        "ddp.py",
+        "sampler-epoch",
+        ("    first = step % len(loader)\n", "    first = step % len(loader)\n    begun = step // len(loader)\n"),
+        ("sampler.set_epoch(epoch)", "sampler.set_epoch(epoch - begun)"),
+        ("EPOCHS, EVERY = 3, 5", "EPOCHS, EVERY = 3, 10"),
+    ),
+    _wrong("ddp.py", "off-by-one", ('            "step": step,\n', '            "step": step + 1,\n')),
+    Pair(name="by_epoch", script="by_epoch.py"),
+    _wrong("by_epoch.py", "random", ('        torch.set_rng_state(torch.load(path / f"random-{rank}.pt"))\n', "")),
+    _wrong(
+        "by_epoch.py",
+        "buffers",
+        (
+            'model.module.load_state_dict(state["model"])',
+            'model.module.load_state_dict({n: v for n, v in state["model"].items() if "running" not in n}, strict=False)',
+        ),
+    ),
+    _wrong("by_epoch.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+    Pair(name="accumulating", script="accumulating.py"),
+    _wrong("accumulating.py", "scaler", ('        scaler.load_state_dict(state["scaler"])\n', "")),
+    _wrong("accumulating.py", "accumulation", ("EVERY = 4, 16, 16", "EVERY = 4, 16, 18")),
+    Pair(name="sharded", script="sharded.py"),
+    _wrong(
+        "sharded.py",
+        "optimizer",
+        ("get_state_dict, set_state_dict", "get_state_dict, set_model_state_dict"),
+        (
+            "set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)",
+            "set_model_state_dict(model, weights)",
+        ),
+        name="moments",
+    ),
+    _wrong("sharded.py", "older-checkpoint", (", key=lambda path: int(path.parent.name[5:])", "")),
+    Pair(name="numbered", script="numbered.py"),
+    _wrong(
+        "numbered.py",
+        "older-checkpoint",
+        ("key=number_of)", "key=lambda path: path.stat().st_mtime)"),
+        name="time-stamp",
+        options=("--interrupt", "sigkill"),
+    ),
+    _wrong(
+        "numbered.py",
+        "emergency-checkpoint",
+        ("    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"),
+    ),
+    Pair(name="drawing", script="drawing.py"),
+    _wrong("drawing.py", "random", ('    torch.set_rng_state(state["random"][rank])\n', "")),
+    _wrong("drawing.py", "random-of-rank-0", ('state["random"][rank]', 'state["random"][0]')),
+    _wrong("drawing.py", "not-resumed", ("if arguments.resume:", "if False:")),
+)
