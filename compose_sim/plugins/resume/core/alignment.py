@@ -46,7 +46,8 @@ def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> 
 def _changing(reference: Reference, firsts: dict[int, State]) -> Iterable[tuple[int, Name]]:
     """Yield the parameters that training changes."""
     for rank in firsts:
-        begin, end = reference.at(rank, 0), reference.at(rank, reference.interrupted_at)
+        last = reference.interrupted_at
+        begin, end = reference.at(rank, 0), reference.at(rank, last) or reference.at(rank, last - 1)
         if begin is None or end is None:
             continue
         for name, each in begin.of("parameter").items():

@@ -1,0 +1,230 @@
+"""Judge runs of a training that is made up: every tensor, setting, sample and random state is a function of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, StateMoved, TensorSketch
+from compose_sim.plugins.resume.core.checkpoints import Checkpoint, Interruption
+from compose_sim.plugins.resume.core.evidence import Ending, Evidence, Judgement
+from compose_sim.plugins.resume.core.judge import judge
+
+EPOCH, STEPS, SAVED, CUT = 6, 20, 8, 11  # steps in an epoch, in the whole run, at the checkpoint, at the interruption
+RANKS = 2
+ROWS = (
+    HeldTensor("parameter", "weight"),
+    HeldTensor("parameter", "bias"),
+    HeldTensor("optimizer state", "weight: exp_avg"),
+    HeldTensor("average", "ema: weight"),
+    HeldTensor("scaler", "scale"),
+)
+Change = Callable[[HeldState, int, int], HeldState]  # of a state, at a step, on a rank
+
+
+def sketch(value: float) -> TensorSketch:
+    return TensorSketch(repr(value), abs(value), (value,))
+
+
+def state(step: int, rank: int) -> HeldState:
+    epoch, position = divmod(step, EPOCH)
+    indices = tuple(100 * epoch + 10 * position + rank + RANKS * each for each in range(2))
+    return HeldState(
+        moment="step",
+        step=step,
+        optimizer=0,
+        table=0,
+        sketches=tuple(
+            sketch(value) for value in (1 + 0.1 * step, 2 - 0.1 * step, 0.5 * step, 1 + 0.01 * step, 64.0 + step)
+        ),
+        groups=({"lr": 0.1 * 0.9**step},),
+        batches=(SeenBatch(0, epoch, indices, indices),),
+        backwards=1,
+        loss=1 / (1 + step),
+        random={"torch": 1000 * rank + step},
+        at=("train.py", 7),
+    )
+
+
+def as_it_is(found: HeldState, _: int, __: int) -> HeldState:
+    return found
+
+
+def observed(first: int, last: int, change: Change = as_it_is, *others: Record) -> Observed:
+    ranks = {}
+    for rank in range(RANKS):
+        records: list[Record] = [*others, HeldTensors(0, ROWS)]
+        for number, step in enumerate(range(first, last)):
+            records.append(replace(change(state(step, rank), step, rank), step=number))
+        ranks[rank] = RankObserved(rank=rank, node="node-0", records=tuple(records))
+    return Observed(ranks=ranks)
+
+
+def interrupted(*, saved: tuple[int, ...] = (SAVED,)) -> Observed:
+    found = observed(0, CUT)
+    ranks = {}
+    for rank, each in found.ranks.items():
+        records = [*each.records]
+        for step in sorted(saved, reverse=True):
+            records.insert(1 + step, FileUse("write", f"/run/step-{step}.pt", at=("train.py", 9)))
+        ranks[rank] = replace(each, records=tuple(records))
+    return Observed(ranks=ranks)
+
+
+def judged(
+    change: Change = as_it_is, *, first: int = SAVED, saved: tuple[int, ...] = (SAVED,), **more: Any
+) -> Judgement:
+    checkpoint = Checkpoint(step=SAVED, files=(f"/run/step-{SAVED}.pt",), ranks=(0, 1), at=("train.py", 9))
+    read = StateMoved("file", loaded=True, path=f"/run/step-{first}.pt", names=("model",), at=("train.py", 3))
+    evidence = Evidence(
+        whole=observed(0, STEPS),
+        interrupted=interrupted(saved=saved),
+        resumed=observed(first, STEPS, change, *([read] if first else [])),
+        interruption=Interruption(step=CUT, checkpoint=checkpoint),
+        ending=Ending(verdict="passed"),
+    )
+    return judge(replace(evidence, **more))
+
+
+def with_tensor(index: int, value: float | None = None) -> Change:
+    """Return a change of one tensor at the first step after the resume; without a value, it is that of the start."""
+
+    def change(found: HeldState, step: int, rank: int) -> HeldState:
+        wrong = state(0, rank).sketches[index] if value is None else sketch(value)
+        sketches = tuple(wrong if each == index else it for each, it in enumerate(found.sketches))
+        return replace(found, sketches=sketches) if step == SAVED else found
+
+    return change
+
+
+def of_step(shift: Callable[[int], int], *fields: str) -> Change:
+    """Return a change after which some fields are those of another step."""
+    return lambda found, step, rank: replace(
+        found, **{name: getattr(state(shift(step), rank), name) for name in fields}
+    )
+
+
+def of_rank_0(*fields: str) -> Change:
+    return lambda found, step, rank: replace(found, **{name: getattr(state(step, 0), name) for name in fields})
+
+
+def both(*changes: Change) -> Change:
+    def change(found: HeldState, step: int, rank: int) -> HeldState:
+        for each in changes:
+            found = each(found, step, rank)
+        return found
+
+    return change
+
+
+def test_the_same_run_passes() -> None:
+    assert judged().status == "passed"
+
+
+def test_rounding_passes() -> None:
+    def rounded(found: HeldState, step: int, _: int) -> HeldState:
+        if step == SAVED:
+            return found
+        return replace(found, sketches=tuple(sketch(each.sums[0] * (1 + 2e-7)) for each in found.sketches))
+
+    assert judged(rounded).status == "passed"
+
+
+def test_random_states_that_nothing_depends_on_pass() -> None:
+    assert judged(of_step(lambda step: step - SAVED, "random")).status == "passed"
+
+
+def test_a_checkpoint_at_the_interruption_passes() -> None:
+    """As a handler of SIGTERM saves it."""
+    assert judged(first=CUT, saved=(SAVED, CUT)).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("change", "missing", "step"),
+    [
+        (with_tensor(2), "optimizer", SAVED + 1),
+        (with_tensor(3, 1.08001), "average", SAVED + 1),
+        (with_tensor(4), "scaler", SAVED + 1),
+        (with_tensor(1), "parameters", SAVED + 1),
+        (of_step(lambda step: step - SAVED, "groups"), "scheduler", SAVED + 1),
+        (of_step(lambda step: step if step < SAVED + 3 else step - SAVED, "groups"), "scheduler", SAVED + 4),
+        (of_step(lambda step: step - SAVED % EPOCH, "batches"), "sampler-position", SAVED + 1),
+        (of_step(lambda step: step - EPOCH if step >= 2 * EPOCH else step, "batches"), "sampler-epoch", 2 * EPOCH + 1),
+        (of_step(lambda step: step + 1, "batches", "groups"), "off-by-one", SAVED + 1),
+        (of_step(lambda step: step - SAVED, "random", "loss"), "random", SAVED + 1),
+        (both(of_rank_0("random"), of_step(lambda step: step + 1, "loss")), "random-of-rank-0", SAVED + 1),
+    ],
+)
+def test_what_differs_first_is_named(change: Change, missing: str, step: int) -> None:
+    found = judged(change)
+
+    assert found.status == "failed"
+    assert (found.findings[0].missing, found.findings[0].step) == (missing, step)
+    assert found.findings[0].at is not None
+
+
+def test_only_the_ranks_concerned_are_named() -> None:
+    found = judged(of_rank_0("batches"))
+
+    assert (found.findings[0].missing, found.findings[0].ranks) == ("sampler-rank", (1,))
+
+
+def test_what_follows_is_not_listed() -> None:
+    def diverging(found: HeldState, step: int, _: int) -> HeldState:
+        if step == SAVED:
+            return found
+        return replace(found, sketches=tuple(sketch(3 * each.sums[0]) for each in found.sketches), loss=9.0)
+
+    found = judged(both(with_tensor(2), diverging))
+
+    assert [each.missing for each in found.findings] == ["optimizer"]
+
+
+def test_two_missing_states_are_both_named() -> None:
+    found = judged(both(with_tensor(2), of_step(lambda step: step - SAVED, "groups")))
+
+    assert [each.missing for each in found.findings] == ["optimizer", "scheduler"]
+
+
+def test_a_start_from_scratch_is_no_resume() -> None:
+    found = judged(first=0)
+
+    assert found.findings[0].missing == "not-resumed"
+
+
+def test_an_older_checkpoint_is_named() -> None:
+    found = judged(first=4, saved=(4, SAVED))
+
+    assert (found.findings[0].missing, found.findings[0].step) == ("older-checkpoint", 5)
+
+
+def test_a_run_that_never_saves_is_inconclusive() -> None:
+    found = judged(first=0, interruption=Interruption(step=CUT, checkpoint=None, why_not="it saved no checkpoint"))
+
+    assert found.status == "inconclusive"
+    assert "it saved no checkpoint" in found.text
+
+
+def test_a_script_that_is_not_deterministic_is_inconclusive() -> None:
+    found = judged(whole=observed(0, STEPS, of_step(lambda step: step + 3, "batches")))
+
+    assert found.status == "inconclusive"
+    assert "step 1" in found.text
+
+
+def test_loaded_state_is_judged_even_if_the_script_is_not_deterministic() -> None:
+    found = judged(with_tensor(2), whole=observed(0, STEPS, of_step(lambda step: step + 3, "batches")))
+
+    assert [each.missing for each in found.findings] == ["optimizer"]
+
+
+def test_a_second_start_without_a_step_fails() -> None:
+    found = judged(resumed=Observed(ranks={}))
+
+    assert found.findings[0].missing == "restart-failed"
