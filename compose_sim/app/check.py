@@ -14,7 +14,7 @@ from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
 from compose_sim.core.checks.source import find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
-from compose_sim.core.request.names import chosen
+from compose_sim.core.request.names import CHECK_MODES, chosen
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
 from compose_sim.engine.protocol import Engine
@@ -25,7 +25,6 @@ from compose_sim.engine.run_folder.record import read_case, read_observed
 from compose_sim.errors import ComposesimError, OutOfTimeError, SpecError
 from compose_sim.plugins.registry import built_in
 
-CHECK_MODES = "composesim.check_modes"  # of plug-ins: an option of `check` -> function(session, listener) -> Report
 DEFAULTS = {  # of the cluster, as flags take them
     "hang_timeout": "15s",  # a check ends when a hang is diagnosed; `up` warns, and waits longer
 }

@@ -12,6 +12,8 @@ only in this folder those that `core/request/job_files.py` describes, `composesi
 `node/`, which run inside nodes, see `node/shared/plug_ins.py`), `composesim.timelines` (recipe -> what reads the timeline of its
 framework), `composesim.engines` (a class; SUMMARIES says how it runs nodes, and PROGRAMS names the program that this machine needs),
 and for such an engine `composesim.clusters` (see `find_cluster` in `core/plan/defaults.py`) and `composesim.options` (a model with
-fields of a spec). A feature in NEEDS is left out without the plug-in that it needs.
+fields of a spec), `composesim.check_modes` (an option of `check` -> a function that checks in another way, see `check` in
+`app/check.py`) and `composesim.check_options` (a model with that option; its heading is in SUMMARIES). A feature in NEEDS is left
+out without the plug-in that it needs.
 `registry.py` finds features for all code outside nodes. This module imports nothing, because nodes import it.
 """

@@ -36,8 +36,10 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
     """Print the page of a check, and exit."""
     if name is None:
         return
-    page = assets.root() / "docs" / "checks" / f"{known_check(name)}.md"
-    echo(page.read_text(encoding="utf-8") if page.is_file() else find_check(name).page, nl=not page.is_file())
+    docs = assets.root() / "docs"
+    pages = [docs / "checks" / f"{known_check(name)}.md", docs / "plugins" / name / f"{name}.md"]
+    page = next((each for each in pages if each.is_file()), None)
+    echo(page.read_text(encoding="utf-8") if page else find_check(name).page, nl=not page)
     context.exit()
 
 

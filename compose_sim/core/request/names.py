@@ -40,6 +40,7 @@ CHECK_IDS = (
 
 
 CHECK_GROUP = "composesim.checks"  # of plug-ins: id -> ScriptCheck
+CHECK_MODES = "composesim.check_modes"  # of plug-ins: an option of `check` -> function(session, listener) -> Report
 
 
 def check_ids() -> tuple[str, ...]:
@@ -62,7 +63,7 @@ def known_check(name: str) -> str:
 
 def unknown_check(name: str) -> str:
     """Return why an id does not exist, or "" if it does."""
-    is_known = name in CHECK_IDS or find(CHECK_GROUP, name)
+    is_known = name in CHECK_IDS or find(CHECK_GROUP, name) or name in built_in(CHECK_MODES)
     return "" if is_known else f"there is no check '{name}'{did_you_mean(name, check_ids())}"
 
 
