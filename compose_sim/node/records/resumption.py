@@ -74,6 +74,7 @@ class StateMoved(Record):
     number: int = -1  # of the optimizer
     step: int = 0  # optimizer steps of this process so far
     seconds: float = 0.0
+    random: dict[str, int] | None = None  # generator -> a hash of its state, when it is set or a loader is iterated
     at: Place | None = None
 
 

@@ -98,7 +98,7 @@ class ResumedRun:
             settings = self._interrupting(interruption, sizes, one, other)
             how = f"interrupted after step {interruption.step}"
         self._listener.progress(f"2 of 3: again, {how} of {steps}.")
-        interrupted, _ = self._observe(other, "interrupted", settings)
+        interrupted, cut = self._observe(other, "interrupted", settings)
         files = [path for path in other.sizes() if path.endswith(tuple(_suffixes(checkpoints)))]
         copied = other.reverse_times(files)
         arguments = self._resume_arguments()
@@ -111,6 +111,7 @@ class ResumedRun:
             resumed=resumed,
             interruption=interruption,
             ending=ending,
+            cut=cut,
             script=str(self._session.request.spec.script or self._session.request.spec.module),
             switch="" if arguments else self._switch(),
             torn=Path(torn[1]).name if torn else "",

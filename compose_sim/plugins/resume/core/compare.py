@@ -49,16 +49,53 @@ def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
                 yield Pair(rank=rank, nth=nth, step=step + nth, wanted=wanted, found=found, begins=begins)
 
 
-def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What is missing, and what could not be compared."""
+
+    findings: tuple[Finding, ...]
+    shifted: frozenset[str] = frozenset()  # random generators that were restored, and drawn from once more
+
+
+def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> Comparison:
     """Return what is missing if the resumed run goes on after `step` steps."""
     findings: list[Finding] = []
     known: set[Missing] = set()
+    shifted: set[str] = set()
     for pair in pairs(reference, resumed, step):
+        drawn = _drawn_since(pair, reference, moves, step)
         for each in _differences(pair, reference, moves, known):
-            findings.append(each)
+            is_random = (
+                each.missing in ("random", "random-of-rank-0", "unknown") and pair.wanted.samples == pair.found.samples
+            )
+            if is_random and (drawn or shifted):
+                shifted |= drawn
+            else:
+                findings.append(each)
         if pair.rank == max(resumed):
             known |= {each.missing for each in findings}
-    return findings
+    return Comparison(findings=tuple(findings), shifted=frozenset(shifted))
+
+
+def _drawn_since(pair: Pair, reference: Reference, moves: Moves, step: int) -> set[str]:
+    """
+    Return the generators that this rank had restored, and that have another state now.
+
+    Right scripts have them too: a new iterator over a loader draws a number, and the whole run made none at this step.
+    """
+    saved = reference.at(pair.rank, step - 1)
+    differing = set(_drawn(pair, reference))
+    return differing if saved is not None and differing <= moves.restored(pair.rank, saved.random) else set()
+
+
+def _drawn(pair: Pair, reference: Reference) -> list[str]:
+    """Return the generators that this step draws from, and that have another state than in the reference."""
+    before = reference.at(pair.rank, pair.step - 1) if pair.step else None
+    return [
+        name
+        for name, state in pair.wanted.random.items()
+        if pair.found.random.get(name) != state and (before is None or before.random.get(name) != state)
+    ]
 
 
 def compare_loaded(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
@@ -190,12 +227,7 @@ def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Findi
 
 def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> Finding:
     """Explain a loss that differs although parameters and samples do not."""
-    before = reference.at(pair.rank, pair.step - 1) if pair.step else None
-    drawn = [
-        name
-        for name, state in pair.wanted.random.items()
-        if pair.found.random.get(name) != state and (before is None or before.random.get(name) != state)
-    ]
+    drawn = _drawn(pair, reference)
     if not drawn:
         fix = "Look for state of the training that is not saved and that the loss depends on"
         return _finding(
@@ -206,9 +238,10 @@ def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> Fin
 
 def random_finding(pair: Pair, reference: Reference, moves: Moves, names: list[str], text: str) -> Finding:
     """Name the generators, and rank 0 if this rank has the state of its generators."""
-    first = reference.at(0, pair.step)
-    is_first = (
-        pair.rank and first is not None and all(first.random.get(each) == pair.found.random.get(each) for each in names)
+    first, start = reference.at(0, pair.step), reference.at(0, pair.step - pair.nth - 1)
+    is_first = bool(pair.rank) and (
+        (first is not None and all(first.random.get(each) == pair.found.random.get(each) for each in names))
+        or (start is not None and set(names) <= moves.restored(pair.rank, start.random))
     )
     what = f"the random state of {' and '.join(names)}"
     if is_first:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from compose_sim.core.checks import where
@@ -43,6 +43,7 @@ class Evidence:
     resumed: Observed
     interruption: Interruption
     ending: Ending  # of the resumed run
+    cut: Ending = field(default_factory=lambda: Ending(verdict="failed"))  # of the interrupted one
     script: str = "the script"
     switch: str = ""  # an option of the script that seems to resume, and was not given
     torn: str = ""  # the file that was being written when the run was killed

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compose_sim.core.events.observations import Observed
+from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.resumption import InterruptedHere, StateMoved
 from compose_sim.plugins.resume.core.alignment import Alignment, align
@@ -19,6 +20,8 @@ from compose_sim.plugins.resume.core.reference import Reference, make_reference
 from compose_sim.plugins.resume.core.reshape import compare_samples, gathered
 from compose_sim.plugins.resume.core.trajectory import names_of, read_run
 
+_NUMBER = re.compile(r"\d+")
+
 
 def judge(evidence: Evidence) -> Judgement:
     """Compare the continuation with the whole run."""
@@ -31,19 +34,23 @@ def judge(evidence: Evidence) -> Judgement:
     moves = Moves(interrupted=evidence.interrupted, resumed=evidence.resumed, checkpoint=None)
     if not any(each.states for each in resumed.values()):
         return without_steps(evidence, moves, reference)
-    likely = [each.step for each in reversed(checkpoints)]
+    read = moves.loaded_paths()
+    newest_first = sorted(checkpoints, key=lambda each: (not read & {*each.files}, -each.step))
+    likely = [each.step for each in newest_first]
     found = align(reference, resumed, likely=likely)
     if found is None or (found.step == 0 and 0 not in likely[:1]):
         return not_resumed(evidence, moves, found)
     checkpoint = next((each for each in reversed(checkpoints) if each.step == found.step), None)
     moves = replace(moves, checkpoint=checkpoint or evidence.interruption.checkpoint)
     findings = _of_loading(evidence, found, checkpoints, moves, reference)
-    change = ""
+    change, shifted = "", frozenset[str]()
     if is_reshaped:
         others, change = compare_samples(reference, resumed, found.step, moves)
         findings += [*compare_loaded(reference, resumed, found.step, moves), *others]
     else:
-        findings += compare(reference, resumed, found.step, moves)
+        compared = compare(reference, resumed, found.step, moves)
+        findings += compared.findings
+        shifted = compared.shifted
     findings += _of_termination(evidence)
     made = max(len(each.states) for each in resumed.values())
     if evidence.ending.is_failure and not findings:
@@ -53,7 +60,7 @@ def judge(evidence: Evidence) -> Judgement:
         return Judgement(status="failed", text=_failure(missing, found, moves), findings=missing)
     if is_reshaped:
         return _reshaped(evidence, found, moves, change)
-    return _without_findings(evidence, reference, found, moves, len([*pairs(reference, resumed, found.step)]))
+    return _without_findings(reference, found, moves, len([*pairs(reference, resumed, found.step)]), shifted)
 
 
 def _concluded(findings: list[Finding], moves: Moves) -> list[Finding]:
@@ -74,8 +81,8 @@ def _of_loading(
     """Return what is wrong with the parameters that the resumed run begins with, and with the choice of the checkpoint."""
     step, at = found.step + 1, moves.loaded_at
     findings: list[Finding] = []
-    newest = max((each.step for each in checkpoints if each.step <= reference.interrupted_at), default=0)
-    if found.step < newest and _is_complete(checkpoints, newest):
+    newest = 0 if evidence.torn else _newest(checkpoints, found.step, reference.interrupted_at)
+    if found.step < newest:
         stamps = "; the files had other time stamps, as after copying" if evidence.copied else ""
         text = f"it went on after step {found.step}, although the checkpoint of step {newest} was complete{stamps}"
         fix = (
@@ -91,10 +98,20 @@ def _of_loading(
     return findings
 
 
-def _is_complete(checkpoints: Sequence[Checkpoint], step: int) -> bool:
-    newest = next((each for each in checkpoints if each.step == step), None)
-    usual = max((len(each.ranks) for each in checkpoints), default=0)
-    return newest is not None and len(newest.ranks) == usual
+def _newest(checkpoints: Sequence[Checkpoint], step: int, last: int) -> int:
+    """Return the step of the newest complete checkpoint that has the same kinds of files as that of `step`; 0 without one."""
+    chosen = next((each for each in checkpoints if each.step == step), None)
+    if chosen is None:
+        return 0
+    kinds = _kinds(chosen)
+    alike = [
+        each.step for each in checkpoints if each.step <= last and kinds <= _kinds(each) and each.ranks == chosen.ranks
+    ]
+    return max(alike, default=0)
+
+
+def _kinds(checkpoint: Checkpoint) -> set[str]:
+    return {_NUMBER.sub("#", path) for path in checkpoint.files}
 
 
 def _of_parameters(found: Alignment, moves: Moves, reference: Reference) -> Finding:
@@ -115,36 +132,27 @@ def _of_parameters(found: Alignment, moves: Moves, reference: Reference) -> Find
 
 def _of_termination(evidence: Evidence) -> list[Finding]:
     """Return that a handler of SIGTERM did not get to save a checkpoint, because workers of the loader had been killed."""
-    for rank in evidence.interrupted:
-        notice = rank.first(InterruptedHere)
-        if notice is None or not notice.handled or not notice.workers:
-            continue
-        after = [each for each in rank.records if each.index > notice.index]
-        saved = any(isinstance(each, StateMoved) and not each.loaded for each in after)
-        saved = saved or any(isinstance(each, FileUse) and each.op != "read" for each in after)
-        others = [each for each in evidence.interrupted if _saves_after(each)]
-        if not saved and not others:
-            text = f"the script handles SIGTERM, but saved nothing: its {notice.workers} loader workers got the signal first"
-            fix = (
-                "Ignore SIGTERM in the workers: worker_init_fn=lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-            )
-            return [
-                Finding(
-                    missing="emergency-checkpoint",
-                    step=notice.step + 1,
-                    text=text,
-                    fix=fix,
-                    ranks=(rank.rank,),
-                    at=notice.at,
-                )
-            ]
-    return []
+    cause = evidence.cut.cause
+    notices = [each for each in evidence.interrupted.of(InterruptedHere) if each.handled and each.workers]
+    if (
+        not notices
+        or cause is None
+        or "DataLoader worker" not in cause.text
+        or any(map(_saves_after, evidence.interrupted))
+    ):
+        return []
+    first = notices[0]
+    text = f"the script handles SIGTERM, but saved nothing: its {first.workers} loader workers got the signal too: {cause.first_line}"
+    fix = "Ignore SIGTERM in the workers: worker_init_fn=lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    return [Finding(missing="emergency-checkpoint", step=first.step + 1, text=text, fix=fix, at=first.at)]
 
 
-def _saves_after(rank: Observed | object) -> bool:
-    records = getattr(rank, "records", ())
-    index = next((number for number, each in enumerate(records) if isinstance(each, InterruptedHere)), len(records))
-    return any(isinstance(each, StateMoved) and not each.loaded for each in records[index:])
+def _saves_after(rank: RankObserved) -> bool:
+    """Return whether a rank saved state, or wrote any file, after it had been interrupted."""
+    notice = rank.first(InterruptedHere)
+    after = rank.records[notice.index + 1 :] if notice is not None else ()
+    saved = any(isinstance(each, StateMoved) and not each.loaded for each in after)
+    return saved or any(isinstance(each, FileUse) and each.op != "read" for each in after)
 
 
 def _failure(missing: Sequence[Finding], found: Alignment, moves: Moves) -> str:
@@ -167,7 +175,7 @@ def _reshaped(evidence: Evidence, found: Alignment, moves: Moves, change: str) -
 
 
 def _without_findings(
-    evidence: Evidence, reference: Reference, found: Alignment, moves: Moves, compared: int
+    reference: Reference, found: Alignment, moves: Moves, compared: int, shifted: frozenset[str]
 ) -> Judgement:
     if reference.why_not:
         text = f"two runs from the start differ in {reference.why_not}, so that only loaded state was compared: set all seeds"
@@ -177,4 +185,9 @@ def _without_findings(
     steps = compared // max(1, len(reference.ranks))
     noise = f" (differences up to {reference.noise:.0e} are the script's own)" if reference.noise else ""
     text = f"{_went_on(found, moves)}, and made the same {steps} steps on {len(reference.ranks)} ranks as without the interruption"
+    if shifted:
+        noise += (
+            f"; losses were not compared: {' and '.join(sorted(shifted))} had the restored random state, but drew once more since, "
+            "as a new iterator over a loader does"
+        )
     return Judgement(status="passed", text=text + noise)

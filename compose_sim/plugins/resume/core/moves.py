@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compose_sim.core.events.observations import Observed
@@ -65,6 +66,17 @@ class Moves:
             each.path for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded
         }
         return [each for each in self.resumed.of(FileUse) if each.op == "read" and each.path in written]
+
+    def restored(self, rank: int, states: Mapping[str, int]) -> set[str]:
+        """Return the generators that this rank had in one of these states before its first step: what it draws next may be shifted."""
+        own = self.resumed.ranks.get(rank)
+        seen = [each.random for each in own.of(StateMoved) if each.random and each.step == 0] if own else []
+        return {name for name, state in states.items() if any(each.get(name) == state for each in seen)}
+
+    def loaded_paths(self) -> set[str]:
+        """Return the files of the interrupted run that the resumed run loaded or read."""
+        loaded = {each.path for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded}
+        return loaded | {each.path for each in self.read_files()}
 
     @property
     def names(self) -> str:

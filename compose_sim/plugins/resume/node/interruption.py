@@ -14,6 +14,7 @@ from typing import Any
 
 from ....node.rank.context import RankContext, place
 from ....node.records.resumption import InterruptedHere
+from ....node.shared.frames import is_user_code
 
 _POLL_S = 0.02
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -28,7 +29,9 @@ def interrupt(context: RankContext, wanted: dict[str, Any], step: int) -> None:
     _wait_for(wanted.get("files", {}), wanted.get("patience", 20.0))
     name = wanted["signal"]
     number, children = signal.Signals[f"SIG{name}"], _children()
-    handled = number != signal.SIGKILL and callable(signal.getsignal(number))
+    handler = signal.getsignal(number)
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    handled = number != signal.SIGKILL and code is not None and is_user_code(code.co_filename)
     context.note(InterruptedHere(f"SIG{name}", step, handled, len(children), place()))
     context.flush()
     if number != signal.SIGKILL:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ....node.rank import tracked
 from ....node.rank.context import RankContext, place
+from ....node.rank.observers.randomness import generator_states
 from ....node.rank.torch_hooks import points
 from ....node.records.resumption import MoveKind, StateMoved
 from . import interruption
@@ -36,6 +37,7 @@ def follow() -> None:
     SCHEDULER_LOADED.subscribe(_into_scheduler)
     SCALER_LOADED.subscribe(_into_scaler)
     RANDOM_SET.subscribe(_set_random)
+    points.ITERATOR_MADE.subscribe(_iterate)
 
 
 def _save(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -80,7 +82,17 @@ def _into_scaler(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _set_random(context: RankContext, call: points.TorchCall) -> points.Steps:
     yield
-    _note(context, "random")
+    _note_random(context)
+
+
+def _iterate(context: RankContext, call: points.TorchCall) -> None:
+    """Note the random states before the iterator draws from them."""
+    if not context.memory["resume.state"].steps:
+        _note_random(context)
+
+
+def _note_random(context: RankContext) -> None:
+    _note(context, "random", random={name: state[0] for name, state in generator_states([]).items()})
 
 
 def _path(call: points.TorchCall) -> str:
