@@ -56,9 +56,9 @@ class Zygote:
         self._has_torch = True
         self._send({"import_torch": program, "folder": self._working_directory})
 
-    def write_to(self, folder: Path) -> None:
-        """Write the output of the processes that are started from now on to the logs of this run."""
-        self._folder = folder
+    def serve(self, folder: Path, working_directory: str) -> None:
+        """Start processes in this directory from now on, and write their output to the logs of this run."""
+        self._folder, self._working_directory = folder, working_directory
 
     @contextlib.contextmanager
     def handing_over(self) -> Iterator[None]:
@@ -173,7 +173,7 @@ class Starters:
         if not self._kept:
             self._kept = plan.run, self._make(plan, folder, environment)
         zygote = self._kept[1]
-        zygote.write_to(folder.path)
+        zygote.serve(folder.path, plan.working_directory)
         yield zygote
 
     def new(self, plan: Plan, folder: RunFolder, environment: Mapping[str, str]) -> Zygote:

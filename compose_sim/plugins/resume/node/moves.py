@@ -101,7 +101,7 @@ def _path(call: points.TorchCall) -> str:
     value = next((found for name in names if (found := call.value(name)) is not None), None)
     storage = call.value("storage_writer") or call.value("storage_reader")
     value = getattr(storage, "path", None) if value is None else value
-    value = getattr(value, "name", value)
+    value = value if isinstance(value, (str, bytes, os.PathLike)) else getattr(value, "name", None)
     return os.path.realpath(os.fsdecode(value)) if isinstance(value, (str, bytes, os.PathLike)) else ""
 
 

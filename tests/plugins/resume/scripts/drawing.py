@@ -1,7 +1,6 @@
 """Draw each batch at random, as nanoGPT does, and save the random state of every rank with one file for all."""
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
 parser.add_argument("--resume", action="store_true")
 arguments = parser.parse_args()
-path = Path(os.environ["COMPOSESIM_SHARED"]) / "ckpt.pt"
+path = Path("out/ckpt.pt")  # in the project
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -20,6 +19,7 @@ torch.manual_seed(1337 + rank)
 text = torch.randint(0, 32, (4096,), generator=torch.Generator().manual_seed(1))
 model = DistributedDataParallel(nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 32)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+path.parent.mkdir(exist_ok=True)
 step = 0
 if arguments.resume:
     state = torch.load(path)
