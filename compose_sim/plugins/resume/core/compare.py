@@ -94,7 +94,7 @@ def _drawn(pair: Pair, reference: Reference) -> list[str]:
     return [
         name
         for name, state in pair.wanted.random.items()
-        if pair.found.random.get(name) != state and (before is None or before.random.get(name) != state)
+        if pair.found.random.get(name) != state and (before is None or before.random.get(name, state) != state)
     ]
 
 

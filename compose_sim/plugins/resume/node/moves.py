@@ -10,10 +10,10 @@ from typing import Any
 
 from ....node.rank import tracked
 from ....node.rank.context import RankContext, place
-from ....node.rank.observers.randomness import generator_states
 from ....node.rank.torch_hooks import points
 from ....node.records.resumption import MoveKind, StateMoved
 from . import interruption
+from .randoms import random_states
 
 OPTIMIZER_LOADED = points.Point("torch.optim.optimizer", "Optimizer.load_state_dict")
 SCHEDULER_LOADED = points.Point("torch.optim.lr_scheduler", "*.load_state_dict", optional=True)
@@ -92,7 +92,7 @@ def _iterate(context: RankContext, call: points.TorchCall) -> None:
 
 
 def _note_random(context: RankContext) -> None:
-    _note(context, "random", random={name: state[0] for name, state in generator_states([]).items()})
+    _note(context, "random", random=random_states())
 
 
 def _path(call: points.TorchCall) -> str:

@@ -17,12 +17,12 @@ from typing import Any
 from ....node.rank import tracked
 from ....node.rank.context import RankContext, place
 from ....node.rank.observers.loaders import iteration_of
-from ....node.rank.observers.randomness import generator_states
 from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
 from .holdings import Holdings, sketch
+from .randoms import random_states
 
 SETTINGS = "COMPOSESIM_RESUME"  # a variable: JSON, see `compose_sim/plugins/resume/core/options.py`
 _STATE = "resume.state"
@@ -180,7 +180,7 @@ def _note(context: RankContext, watched: Watched, optimizer: Any, when: When) ->
             batches=tuple(watched.batches),
             backwards=watched.backwards,
             loss=watched.loss,
-            random={name: state[0] for name, state in generator_states([]).items()},
+            random=random_states(),
             at=place(),
         )
     )
