@@ -17,6 +17,7 @@ from typing import Any
 from ....node.rank import tracked
 from ....node.rank.context import RankContext, place
 from ....node.rank.observers.loaders import iteration_of
+from ....node.rank.observers.optimizers import follow_gradients
 from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
@@ -62,7 +63,7 @@ def begin(context: RankContext) -> None:
     points.MODULE_CALLED.subscribe(_module_called)
     points.BACKWARD.subscribe(_backward)
     points.SCALER_STEPS.subscribe(_scale)
-    points.BEFORE_STEP.subscribe(_before_step)
+    follow_gradients(_before_step, lambda _: None)
     points.AFTER_STEP.subscribe(_after_step)
     moves.follow()
     if settings.get("half"):
@@ -127,7 +128,8 @@ def _scale(context: RankContext, call: points.TorchCall) -> None:
     context.memory[_STATE].holdings.scaler = weakref.ref(call.owner)
 
 
-def _before_step(context: RankContext, optimizer: Any, *_: Any) -> None:
+def _before_step(context: RankContext, optimizer: Any) -> None:
+    """Note what the step uses, when all gradients are there: an optimizer may compute them in a closure."""
     watched: Watched = context.memory[_STATE]
     if not watched.backwards or watched.stepping:  # it allocates state, or is part of another
         return

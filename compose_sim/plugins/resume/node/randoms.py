@@ -15,5 +15,6 @@ def random_states() -> dict[str, int]:
     states["torch"] = torch_state()[0]
     cuda = sys.modules["torch"].cuda
     if cuda.is_initialized() and not cuda.is_current_stream_capturing():
-        states["cuda"] = zlib.crc32(bytes_of(cuda.get_rng_state()))
+        own = zlib.crc32(bytes_of(cuda.get_rng_state()))
+        states.update({} if own == states["torch"] else {"cuda": own})  # emulated GPUs may share that of the CPU
     return states
