@@ -22,7 +22,7 @@ from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.record import read_observed
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import ComposesimError
+from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.resume.app.worlds import World, make_world
 from compose_sim.plugins.resume.core.checkpoints import (
     Checkpoint,
@@ -61,6 +61,7 @@ class ResumedRun:
     def run(self) -> Report:
         """Run, interrupt, start again and judge; the copies of the project are deleted at the end."""
         session = self._session
+        _check_place(session.request)
         try:
             one, other = (make_world(self._project, self._folder / name) for name in ("whole", "interrupted"))
             if one.left_out:
@@ -231,6 +232,17 @@ class ResumedRun:
         if cause is not None:
             cause = replace(cause, message=restored(cause.message), traceback=restored(cause.traceback))
         return replace(report, checks=checks, cause=cause)
+
+
+def _check_place(request: Request) -> None:
+    """Raise SpecError if the script lies outside of the project: it could write beside itself, where there is no copy."""
+    script = Path(request.folder, str(request.spec.script or "."))
+    real = script.resolve()
+    if script.exists() and not real.is_relative_to(request.folder.resolve()):
+        raise SpecError(
+            f"the script '{request.spec.script}' is not in '{request.folder}', of which check --resume makes copies",
+            hint=f"cd {real.parent} && composesim check --resume {real.name}",
+        )
 
 
 def _size(world: str | None, resumes: bool, request: Request) -> dict[str, int]:

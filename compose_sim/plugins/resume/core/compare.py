@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compose_sim.node.records.record import Place
 from compose_sim.plugins.resume.core.findings import Finding, Missing
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
-from compose_sim.plugins.resume.core.samples import samples_finding
+from compose_sim.plugins.resume.core.samples import COUNT, samples_finding
 from compose_sim.plugins.resume.core.trajectory import Name, Run, State, distance, names_of, unequal
 
 _EXACT = 1e-6  # relative: what was saved and loaded again
@@ -74,7 +74,33 @@ def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> Comp
                 findings.append(each)
         if pair.rank == max(resumed):
             known |= {each.missing for each in findings}
+    findings = _with_length(findings, reference, resumed, step, moves)
     return Comparison(findings=tuple(findings), shifted=frozenset(shifted))
+
+
+def _with_length(findings: list[Finding], reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
+    """
+    Return the findings and one about the number of steps until the end, if it differs.
+
+    An epoch of samples that comes once more, or not at all, is a wrong counter, not a sampler without its epoch.
+    """
+    made, left = min(len(each.states) for each in resumed.values()), reference.steps - step
+    if made == left or reference.why_not or not moves.is_over:
+        return findings
+    text = f"it ends after {step + made} steps instead of {reference.steps}"
+    if not findings:
+        at = moves.loaded_at
+        return [Finding(missing="off-by-one", step=min(step + made, reference.steps) + 1, text=text, fix=COUNT, at=at)]
+    is_counter = made > left and abs(made - left) > 1
+    return [
+        replace(each, missing="off-by-one", text=f"{each.text}, and {text}", fix=COUNT)
+        if is_counter
+        and each.missing in ("sampler-epoch", "random")
+        and each.step == step + 1
+        and "those of step" in each.text
+        else each
+        for each in findings
+    ]
 
 
 def _drawn_since(pair: Pair, reference: Reference, moves: Moves, step: int) -> set[str]:

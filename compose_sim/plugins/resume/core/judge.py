@@ -31,7 +31,8 @@ def judge(evidence: Evidence) -> Judgement:
         runs = [gathered(each) for each in runs]
     reference, resumed = make_reference(runs[0], runs[1]), runs[2]
     checkpoints = find_checkpoints(evidence.interrupted, {}, least=1 << 62)
-    moves = Moves(interrupted=evidence.interrupted, resumed=evidence.resumed, checkpoint=None)
+    is_over = not evidence.ending.is_failure
+    moves = Moves(interrupted=evidence.interrupted, resumed=evidence.resumed, checkpoint=None, is_over=is_over)
     if not any(each.states for each in resumed.values()):
         return without_steps(evidence, moves, reference)
     read = moves.loaded_paths()

@@ -35,6 +35,7 @@ class Moves:
     interrupted: Observed
     resumed: Observed
     checkpoint: Checkpoint | None  # that the resumed run goes on from
+    is_over: bool = True  # whether the resumed run came to its end
 
     def loads(self, kind: str) -> bool:
         """Whether state was loaded into an object of this kind."""

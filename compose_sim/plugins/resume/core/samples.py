@@ -13,7 +13,9 @@ _POSITION = "Save how many batches of the epoch were used, and skip them (or use
 _EPOCH = "Call sampler.set_epoch(epoch) with the epoch that the checkpoint was saved in, before the loader is iterated"
 _RANDOM = "Save the state of each random generator on every rank, and restore it before the loader is iterated"
 _RANK = "Save the loader's state of every rank, and let each rank load its own"
-_ONE = "Save the number of steps done together with the parameters of that step, and go on with the next one"
+COUNT = (
+    "Save the number of steps and epochs done together with the parameters of that step, and go on with the next one"
+)
 _PARTS = "Save only after an optimizer step, or save the gradients and the number of micro-batches too"
 
 
@@ -30,7 +32,7 @@ def samples_finding(reference: Reference, rank: int, step: int, found: State, mo
         "sampler-epoch": _EPOCH,
         "sampler-rank": _RANK,
         "accumulation": _PARTS,
-        "off-by-one": _ONE,
+        "off-by-one": COUNT,
     }.get(missing, _RANDOM)
     at = moves.place_for("random") if missing == "random" else moves.loaded_at
     return Finding(missing=missing, step=step + 1, text=text, fix=fix, ranks=(rank,), at=at)

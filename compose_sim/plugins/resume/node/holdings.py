@@ -1,6 +1,6 @@
 """Find the tensors that a training run goes on from: parameters, optimizer state, buffers, averages of weights, the scale of gradients.
 
-Only bits are read. Models and averages are found once among the living objects, because a script may keep them anywhere.
+Only bits are read. Models and averages are found among the living objects, at few steps, because a script may keep them anywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ....node.records.resumption import HeldTensor, TensorSketch
 from ....node.shared.frames import is_user_code
 
 _MAX_TENSORS, _HASHED = 600, 1 << 22  # spread evenly; elements of each
-_LOOKS = 2  # steps at which the living objects are searched: averages may begin at the first one
 _MAX_LEVELS = 30  # of the stack
 Found = Iterator[tuple[HeldTensor, Any]]
 
@@ -40,8 +39,8 @@ class Holdings:
 
     def tensors(self, optimizer: Any) -> list[tuple[HeldTensor, Any]]:
         """Return what there is now, a row and a tensor or number each; some of very many."""
-        if self._looks < _LOOKS:
-            self._looks += 1
+        self._looks += 1
+        if self._looks & (self._looks - 1) == 0:  # at steps 1, 2, 4, …: averages may begin late
             self._search(optimizer)
         found: dict[HeldTensor, Any] = {}
         for row, value in self._all(optimizer):

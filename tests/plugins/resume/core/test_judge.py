@@ -224,6 +224,27 @@ def test_loaded_state_is_judged_even_if_the_script_is_not_deterministic() -> Non
     assert [each.missing for each in found.findings] == ["optimizer"]
 
 
+def test_an_epoch_that_comes_once_more_is_a_wrong_counter() -> None:
+    first = 2 * EPOCH
+    resumed = observed(
+        first - EPOCH, STEPS, lambda found, step, rank: replace(found, sketches=state(step + EPOCH, rank).sketches)
+    )
+    read = StateMoved("file", loaded=True, path=f"/run/step-{first}.pt")
+    ranks = {rank: replace(each, records=(read, *each.records)) for rank, each in resumed.ranks.items()}
+    whole = observed(0, STEPS)
+    cut = observed(0, first + 2)
+
+    found = judged(resumed=Observed(ranks=ranks), whole=whole, interrupted=cut)
+
+    assert found.findings[0].missing == "off-by-one"
+
+
+def test_a_run_that_ends_too_early_has_a_wrong_counter() -> None:
+    found = judged(resumed=observed(SAVED, STEPS - 2))
+
+    assert (found.findings[0].missing, found.findings[0].step) == ("off-by-one", STEPS - 1)
+
+
 def test_a_second_start_without_a_step_fails() -> None:
     found = judged(resumed=Observed(ranks={}))
 

@@ -1,0 +1,62 @@
+"""Test what a copy of a project holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compose_sim.plugins.resume.app.worlds import make_world
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    for name in (
+        "train.py",
+        "data/train.pt",
+        "model.pt",
+        "checkpoints/last.pt",
+        "out/step_5.pt",
+        "ckpt.py",
+        ".git/HEAD",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def test_data_and_code_are_copied_and_checkpoints_are_not(project: Path, tmp_path: Path) -> None:
+    world = make_world(project, tmp_path / "world")
+
+    copied = {str(path.relative_to(world.project)) for path in world.project.rglob("*") if path.is_file()}
+    assert copied == {"train.py", "data/train.pt", "model.pt", "ckpt.py"}
+    assert sorted(world.left_out) == ["checkpoints/last.pt", "out/step_5.pt"]
+
+
+def test_what_is_written_in_a_copy_does_not_change_the_project(project: Path, tmp_path: Path) -> None:
+    world = make_world(project, tmp_path / "world")
+
+    (world.project / "model.pt").write_text("other")
+
+    assert (project / "model.pt").read_text() == "model.pt"
+
+
+def test_a_link_into_the_project_leads_into_the_copy(project: Path, tmp_path: Path) -> None:
+    (project / "latest").symlink_to("model.pt")
+
+    world = make_world(project, tmp_path / "world")
+
+    assert (world.project / "latest").resolve() == (world.project / "model.pt").resolve()
+
+
+def test_time_stamps_are_reversed(project: Path, tmp_path: Path) -> None:
+    world = make_world(project, tmp_path / "world")
+    older, newer = world.project / "train.py", world.project / "ckpt.py"
+    os.utime(older, ns=(1, 10**9))
+    os.utime(newer, ns=(1, 2 * 10**9))
+
+    assert world.reverse_times([str(older), str(newer)])
+    assert older.stat().st_mtime > newer.stat().st_mtime
