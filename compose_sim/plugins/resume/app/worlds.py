@@ -53,12 +53,21 @@ class World:
         return found
 
     def reverse_times(self, paths: list[str]) -> bool:
-        """Give files the time stamps of one another, the newest that of the oldest: no order of time survives copying."""
-        files = sorted(filter(Path.is_file, map(Path, paths)), key=lambda path: path.stat().st_mtime_ns)
-        times = [path.stat().st_mtime_ns for path in files]
-        for path, time in zip(files, reversed(times), strict=True):
-            os.utime(path, ns=(time, time))
-        return len(set(times)) > 1
+        """Give files the time stamps of one another, the newest that of the oldest: no order of time survives copying.
+
+        The same happens to folders with a number in their names. Return whether there were different ones.
+        """
+        files = [path for path in map(Path, paths) if path.is_file()]
+        folders = {path.parent for path in files if any(map(str.isdigit, path.parent.name))}
+        return any([_reverse_times(files), _reverse_times([*folders])])
+
+
+def _reverse_times(paths: list[Path]) -> bool:
+    ordered = sorted(paths, key=lambda path: path.stat().st_mtime_ns)
+    times = [path.stat().st_mtime_ns for path in ordered]
+    for path, time in zip(ordered, reversed(times), strict=True):
+        os.utime(path, ns=(time, time))
+    return len(set(times)) > 1
 
 
 def make_world(project: Path, folder: Path) -> World:
