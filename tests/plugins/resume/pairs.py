@@ -85,17 +85,9 @@ PAIRS = (
     _wrong("accumulating.py", "scaler", ('        scaler.load_state_dict(state["scaler"])\n', "")),
     _wrong("accumulating.py", "accumulation", ("EVERY = 4, 16, 16", "EVERY = 4, 16, 18")),
     Pair(name="sharded", script="sharded.py"),
-    _wrong(
-        "sharded.py",
-        "optimizer",
-        ("get_state_dict, set_state_dict", "get_state_dict, set_model_state_dict"),
-        (
-            "set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)",
-            "set_model_state_dict(model, weights)",
-        ),
-        name="moments",
-    ),
-    _wrong("sharded.py", "older-checkpoint", (", key=lambda path: int(path.parent.name[5:])", "")),
+    _wrong("sharded.py", "optimizer", ('    optimizer.load_state_dict(state["optimizer"])\n', "")),
+    _wrong("sharded.py", "older-checkpoint", (", key=int)", ")")),
+    _wrong("sharded.py", "shards", ('step_{steps[-1]}-{dist.get_rank()}.pt"', 'step_{steps[-1]}-0.pt"')),
     Pair(name="numbered", script="numbered.py"),
     _wrong(
         "numbered.py",

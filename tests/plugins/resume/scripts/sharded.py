@@ -1,13 +1,11 @@
-"""Train with FSDP2, and save with torch.distributed.checkpoint."""
+"""Train with FSDP2, and let every rank save its shards."""
 
 import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
 SHARED = Path(os.environ["COMPOSESIM_SHARED"])
@@ -39,18 +37,18 @@ def main():
 
 
 def save(model, optimizer, step):
-    weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=SHARED / f"step_{step}")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    torch.save(state, SHARED / f"step_{step}-{dist.get_rank()}.pt")
+    dist.barrier()
 
 
 def load(model, optimizer):
-    found = sorted(SHARED.glob("step_*/.metadata"), key=lambda path: int(path.parent.name[5:]))
-    if not found:
+    steps = sorted({path.stem.partition("-")[0][5:] for path in SHARED.glob("step_*-*.pt")}, key=int)
+    if not steps:
         return 0
-    weights, moments = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": moments, "step": 0}
-    dcp.load(state, checkpoint_id=found[-1].parent)
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    state = torch.load(SHARED / f"step_{steps[-1]}-{dist.get_rank()}.pt", weights_only=False)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
     return state["step"]
 
 
