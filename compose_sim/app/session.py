@@ -141,6 +141,7 @@ class Session:
             self.folder.claim()
             try:
                 with claimed_name(self.plan.engine, self.name):
+                    self._seed_hashes()
                     self._lay_out()
                     self.mark("run folder")
                     self.report = self._run_or_interrupt(listener, player)
@@ -161,20 +162,9 @@ class Session:
         plan, self.host = self.request.plan(run=self.name, run_folder=self._folder, portable=self._portable)
         location = None if self._portable else location_choice(self.request.folder)
         choices = (*plan.choices, location) if location else plan.choices
-        environment = {**plan.environment, **self._environment, **self._hashes_of(plan)}
+        environment = {**plan.environment, **self._environment}
         plan = replace(plan, environment=environment, choices=choices).with_mounts(*self._mounts)
         self.plan = self._with_covers(plan)
-
-    def _hashes_of(self, plan: Plan) -> dict[str, str]:
-        """Return the variable that gives each node a hash seed of its own, as on a cluster, if the script may depend on one."""
-        if plan.engine != "local" or plan.launcher != "warm" or len(plan.nodes) < 2 or self._portable:
-            return {}
-        from compose_sim.core.checks.source import uses_hashes
-        from compose_sim.engine.host.script_sources import read_sources
-
-        spec = self.request.spec
-        sources = read_sources(self.request.folder, str(spec.script)) if spec.script else {}
-        return {NODE_HASHES: "1"} if uses_hashes(sources) else {}
 
     def _with_covers(self, plan: Plan) -> Plan:
         if plan.engine != "docker":
@@ -341,6 +331,14 @@ class Session:
         inherited = os.environ if self.plan.engine == "local" else {}  # only processes on this machine inherit it
         search_path = {**inherited, **self.plan.environment}.get("PYTHONPATH", "").split(os.pathsep)
         return read_sources(self.request.folder, str(self.request.spec.script or ""), search_path)
+
+    def _seed_hashes(self) -> None:
+        """Give each node of the local engine a hash seed of its own, as on a cluster, if the script may depend on one."""
+        from compose_sim.core.checks.source import uses_hashes
+
+        plan = self.plan
+        if plan.engine == "local" and plan.launcher == "warm" and len(plan.nodes) > 1 and uses_hashes(self.sources()):
+            self.add_environment(**{NODE_HASHES: "1"})
 
     def hints(self) -> tuple[Hint, ...]:
         """Return the lines of these files that are often wrong."""

@@ -31,7 +31,10 @@ def with_last_words(case: Case) -> Cause | None:
         call = last.op if isinstance(last, Collective) else "the forward pass of DistributedDataParallel"
         evidence.append(f"Its last collective: {call}{where(last.at)}")
         if cause.kind == "signal":
-            message, place = f"{message}{',' if is_explained else ''} after {call}{where(last.at)}", report_place(last.at)
+            message, place = (
+                f"{message}{',' if is_explained else ''} after {call}{where(last.at)}",
+                report_place(last.at),
+            )
     quote = _quote(printed) if cause.kind == "signal" and not is_explained else ""
     if quote:
         message += f": {quote}"

@@ -18,9 +18,10 @@ import yaml
 
 from compose_sim.core.compose.names import project_name
 from compose_sim.core.compose.templates import template_environment
-from compose_sim.core.plan.environment import CONTAINER_HOME, SCRATCH
+from compose_sim.core.plan.environment import SCRATCH
 from compose_sim.core.plan.model import (
     CONTAINER_FOLDER,
+    CONTAINER_HOME,
     HIDDEN,
     KINDS,
     NOBODY,

@@ -9,11 +9,10 @@ from typing import Any
 
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.gpus.assignment import binding_environment
-from compose_sim.core.plan.model import FIRST_NODE, Plan
+from compose_sim.core.plan.model import CONTAINER_HOME, FIRST_NODE, Plan
 from compose_sim.core.plan.recipes import ClusterLayout
 from compose_sim.core.request.spec import ClusterSpec
 
-CONTAINER_HOME = "/home/node"
 SCRATCH = "/scratch"  # the private disk of `--scratch`
 _STALL_S = 15.0
 # Make libraries use their caches instead of waiting for a download.

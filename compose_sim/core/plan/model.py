@@ -15,6 +15,7 @@ from compose_sim.core.plan.gpus.gpu_plan import MPS_NAME
 from compose_sim.errors import SpecError
 
 CONTAINER_FOLDER = "/composesim"  # the run's folder in containers
+CONTAINER_HOME = "/home/node"
 NODE_HASHES = "COMPOSESIM_NODE_HASHES"  # if set, each node has a seed of its own for Python's hashes
 FIRST_NODE = "%first-node%"  # on a cluster, in place of the master's address, which is known once the job runs
 HIDDEN = ".composesim"  # in a project; it holds the folders of runs, `runs/RUN`

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.environment import CONTAINER_HOME
 from compose_sim.core.plan.gpus.gpu_plan import GpuPlan
-from compose_sim.core.plan.model import HIDDEN, Choice, Mount, Program
+from compose_sim.core.plan.model import CONTAINER_HOME, HIDDEN, Choice, Mount, Program
 from compose_sim.core.request.spec import ClusterSpec
 
 _SYSTEM_TREES = ("/boot", "/etc", "/proc", "/run", "/sys", "/var/lib/containerd", "/var/lib/docker")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from compose_sim.core.plan.environment import CONTAINER_HOME
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import CONTAINER_HOME, Plan
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
 _NO_FILE = re.compile(r"(?:FileNotFoundError|OSError|RuntimeError): .{0,200}?['\"](?P<path>[^'\"]+)['\"]")

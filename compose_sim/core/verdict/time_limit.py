@@ -17,7 +17,7 @@ _LONG_START = 0.25  # of the time limit
 
 def is_over_time(state: ClusterState, plan: Plan, *, now: float) -> bool:
     """Return whether the run takes longer than its time limit."""
-    return bool(plan.timeout_s) and state.started_at is not None and now - state.started_at > plan.timeout_s
+    return bool(plan.timeout_s and state.started_at is not None and now - state.started_at > plan.timeout_s)
 
 
 def to_ask(state: ClusterState, *, since: float) -> set[int]:
@@ -31,12 +31,13 @@ def time_limit_reached(state: ClusterState, plan: Plan, *, now: float) -> Failur
     standings = tuple(standing_of(replace(rank, stall=rank.dump)) for rank in sorted(asked, key=lambda each: each.rank))
     where = _places(standings, plan.working_directory) if standings else _phases(state)
     where = state.hang.message if state.hang else where
+    limit = plan.timeout_s or 0.0
     start = (now if state.rendezvous_at is None else state.rendezvous_at) - (state.started_at or 0.0)
-    late = f", {format_seconds(start)} of them to start the nodes" if start > _LONG_START * plan.timeout_s else ""
+    late = f", {format_seconds(start)} of them to start the nodes" if start > _LONG_START * limit else ""
     return Failure(
         t=now,
         kind="timeout",
-        message=f"not done after {format_seconds(plan.timeout_s)}{late}: {where}",
+        message=f"not done after {format_seconds(limit)}{late}: {where}",
         traceback=where_all_stand(standings, folder=plan.working_directory),
     )
 

@@ -17,7 +17,7 @@ _Tensor: Any = torch.Tensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm")
 # What refuses the same matrices; torch 2.13 cannot compute the shape of baddbmm
-_CHECK = {torch.mm: torch.mm, torch.addmm: torch.mm, torch.bmm: torch.bmm, torch.baddbmm: torch.bmm}
+_CHECK: dict[Any, Any] = {torch.mm: torch.mm, torch.addmm: torch.mm, torch.bmm: torch.bmm, torch.baddbmm: torch.bmm}
 _PRODUCTS = (
     *(getattr(torch, f"conv{kind}{number}d") for kind in ("", "_transpose") for number in (1, 2, 3)),
     *(torch.matmul, _Tensor.matmul, _Tensor.__matmul__, _Tensor.__rmatmul__, torch.einsum),
@@ -112,7 +112,8 @@ def _matrix_product(func: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = func(*wide, **rest).to(wanted)
         if out is not None:
             return out.copy_(result)
-        return _NotDerived.apply(result, func.__name__, *tensors_in(arguments, rest))
+        apply: Any = _NotDerived.apply  # torch does not annotate it
+        return apply(result, func.__name__, *tensors_in(arguments, rest))
 
     exact.__name__ = func.__name__
     return on_its_device(exact, tuple(inputs), options)

@@ -30,6 +30,7 @@ from compose_sim.plugins.resume.core.checkpoints import (
     choose_interruption,
     choose_torn,
     find_checkpoints,
+    least_bytes,
 )
 from compose_sim.plugins.resume.core.evidence import ID, Ending, Evidence
 from compose_sim.plugins.resume.core.judge import judge
@@ -89,7 +90,7 @@ class ResumedRun:
         if steps < 2:
             return _inconclusive(report, f"the script made {steps} optimizer steps: there is nothing to resume")
         sizes = one.sizes()
-        checkpoints = find_checkpoints(observed, sizes, least=_least(observed))
+        checkpoints = find_checkpoints(observed, sizes, least=least_bytes(observed))
         interruption = choose_interruption(checkpoints, steps, self._options.at_step)
         torn = choose_torn(checkpoints, steps, sizes) if self._options.mid_save else None
         if torn:
@@ -261,21 +262,6 @@ def _tearing(checkpoint: Checkpoint, path: str, sizes: dict[str, int], one: Worl
     there = path.replace(str(one.folder), str(other.folder))
     kill = {"step": checkpoint.step + 1, "signal": "KILL", "grace": 0}  # if the file is not written this time
     return {"half": {there: {"step": checkpoint.step, "bytes": max(1, size // 2)}}, "interrupt": kill}
-
-
-def _least(observed: Observed) -> int:
-    """Return the bytes from which a file may hold a rank's parameters: a quarter of what these take."""
-    from compose_sim.node.records.resumption import HeldTensors
-
-    table = observed.first(HeldTensors)
-    elements = 0
-    for row in table.rows if table else ():
-        if row.kind == "parameter":
-            count = 1
-            for length in row.shape:
-                count *= length
-            elements += count
-    return max(512, elements)
 
 
 def _suffixes(checkpoints: Any) -> set[str]:

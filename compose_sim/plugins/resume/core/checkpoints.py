@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import PurePosixPath
 
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.record import Place
-from compose_sim.node.records.resumption import StateMoved
+from compose_sim.node.records.resumption import HeldTensors, StateMoved
 from compose_sim.plugins.resume.core.trajectory import steps_before
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".npz", ".npy", ".pkl", ".pickle", ".safetensors", ".distcp", ".tar", ".h5")
 _NEVER = (".log", ".txt", ".csv", ".jsonl", ".json", ".yaml", ".yml", ".png", ".out", ".tmp.lock")
 _WRITES = ("write", "create", "update", "rename", "written")
+_FEWEST_BYTES = 512
 _AFTER = 3  # steps after a checkpoint, at most, before the interruption
 
 
@@ -38,6 +40,13 @@ class _Found:
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     at: Place | None = None
+
+
+def least_bytes(observed: Observed) -> int:
+    """Return the bytes from which a file may hold a rank's parameters: a quarter of what these take."""
+    table = observed.first(HeldTensors)
+    shapes = [row.shape for row in table.rows if row.kind == "parameter"] if table else []
+    return max(_FEWEST_BYTES, sum(map(prod, shapes)))
 
 
 def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int) -> tuple[Checkpoint, ...]:

@@ -83,8 +83,8 @@ class Moves:
     def names(self) -> str:
         """The files that were loaded."""
         loaded = [each for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded]
-        paths = [each.path for each in (*loaded, *self.read_files()) if each.path]
-        names = [*dict.fromkeys(path.rpartition("/")[2] for path in paths)]
+        paths = [*(each.path for each in loaded), *(each.path for each in self.read_files())]
+        names = [*dict.fromkeys(path.rpartition("/")[2] for path in paths if path)]
         return ", ".join(names[:2]) + (" …" if len(names) > 2 else "")
 
     def is_saved(self, missing: str) -> bool | None:
