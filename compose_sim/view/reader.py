@@ -224,13 +224,13 @@ class PageReader:
         self._records.clear()
 
     def _in_order(self, events: list[Event]) -> Iterator[Event]:
-        """Yield events; lines of logs are not later than the last event."""
+        """Yield events; lines of logs whose times are not known are no later than the last event of a run that is over."""
         stamped = [event for event in events if event.kind not in READ_FROM_LOGS]
         self._last = max([self._last, *(event.t for event in stamped)])
         yield from stamped
         for event in events:
             if event.kind in READ_FROM_LOGS:
-                yield replace(event, t=min(event.t, self._last))
+                yield replace(event, t=self._last) if self.is_over and event.t > self._last else event
 
     def _read_scalars(self) -> None:
         """Take what ranks wrote for TensorBoard; a file is named after the host and process that writes it."""

@@ -69,7 +69,7 @@ DATA: Mapping[str, Mapping[str, Any]] = {
     },
     "usage": {
         **{"cpu_s": _NUMBER, "memory_bytes": int, "memory_limit_bytes": int, "received_bytes": int, "sent_bytes": int},
-        **{"gpu_use": _NUMBER, "gpu_memory_bytes": int, "logs": ("dict", int)},
+        **{"gpu_use": _NUMBER, "gpu_memory_bytes": int},
     },
     "gpus": {"planned": _TEXTS, "visible": _TEXTS, "mps": bool, "message": str, "seconds": _NUMBER},
     "mps": {"phase": str, "seconds": _NUMBER, "message": str},

@@ -192,7 +192,7 @@ class PageFold:
                     self._add_event(event, self._since(event.t))
         for event in events:  # last: the rounds of all lines are now known
             if event.kind == "log" and not speaks_for_another(self.state, event):
-                self._new["logs"].append([event.rank, event.data["line"], round(self._since(event.t), 1)])
+                self._new["logs"].append([event.rank, event.data["line"], round(self._since(event.t), 3)])
 
     def _add_event(self, event: Event, t: float) -> None:
         rank = event.rank

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
 from operator import itemgetter
 from pathlib import Path, PurePath
 
@@ -18,6 +18,7 @@ from compose_sim.core.plan.model import DRIVER, Plan
 from compose_sim.engine.run_folder.folder import read_clock
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
 from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
+from compose_sim.node.shared.rank_logs import STAMP
 
 _CHUNK = 1 << 20  # bytes read from one file at a time, so that one rank with much output does not delay the others
 _ALL_CHUNKS = 4 << 20  # of all logs at a time: each line becomes an object of ten times its size
@@ -29,8 +30,6 @@ _MAX_EVENTS_LEFT = 64 << 20  # bytes of one event file that are still read at th
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut
 _POLL_S = 0.05
 _MAX_ROUNDS = 10_000  # of one log
-_BETWEEN_SIZES_S, _MAX_SIZES = 1.0, 10_000  # of a log, that its node notes
-_Sizes = deque[tuple[int, float, float]]  # size, and when the log had it first and last
 
 
 class FileTail:
@@ -92,9 +91,9 @@ class EventTail:
 
     A line of a rank's output becomes a `log` event (data: line), and also a `metric` event if it contains one, or a `numbers`
     event if it contains numbers of another form (data: step, values).
-    The time of a log line is when the node first noted that the log holds it, which a node does every second, or else when it was
-    read. The round is the one in which it was printed: before the first line of a round, a
-    node logs an event with the offset at which the round begins in the log of each rank.
+    The time of a log line is when the node read it from the rank, or else when it was read here. The round is the one in which it
+    was printed: before the first line of a round, a node logs an event with the offset at which the round begins in the log of each
+    rank.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class EventTail:
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
         self._rounds: dict[str, dict[int, int]] = {}  # log's stem -> generation -> offset
-        self._sizes: dict[str, _Sizes] = {}  # by the log's stem
+        self._stamps: dict[str, _Stamps] = {}  # by the log's stem
 
     def poll(self) -> list[Event]:
         """Return the new events, oldest first."""
@@ -143,7 +142,7 @@ class EventTail:
 
     def close(self) -> None:
         """Close the files."""
-        for tail in self._tails:
+        for tail in (*self._tails, *self._stamps.values()):
             tail.close()
         self._event_tails.clear()
         self._log_tails.clear()
@@ -172,7 +171,6 @@ class EventTail:
                 told += sum(len(line) + _BYTES_OF_LINE for _, line in lines)
                 events += [event for event in _parsed(tail.stem, lines) if not self._is_own(tail.stem, event)]
         self._note_rounds(events)
-        self._note_sizes(events)
         if events and self._found.strays and not self._has_noted:
             self._has_noted = True
             note = (
@@ -181,7 +179,7 @@ class EventTail:
             events.append(Event(t=events[-1].t, kind="note", data={"message": note}))
         for stem, lines in printed:
             rounds = sorted((begins_at, each) for each, begins_at in self._rounds.get(stem, {}).items())
-            found = _log_events(stem, lines, rounds, self._sizes.get(stem) or deque(), now)
+            found = _log_events(stem, lines, rounds, self._stamps.get(stem), now)
             for event in found:
                 events.append(event)
                 if self._numbers and (numbers := _numbers_in(event)):
@@ -201,22 +199,15 @@ class EventTail:
                     if event.generation in rounds or len(rounds) < _MAX_ROUNDS:
                         rounds[event.generation] = int(begins_at)
 
-    def _note_sizes(self, events: list[Event]) -> None:
-        for event in events if self._logs else ():
-            for rank, size in (event.data.get("logs") or {}).items() if event.kind == "usage" else ():
-                stem = f"{event.node}.{rank}"
-                if f"logs/{stem}.log" in self._log_tails:
-                    sizes = self._sizes.setdefault(stem, deque(maxlen=_MAX_SIZES))
-                    first = sizes.pop()[1] if sizes and size <= sizes[-1][0] else event.t
-                    sizes.append((size, first, event.t))
-
     def _open(self, tails: dict[str, FileTail], find: Callable[[], list[str]]) -> None:
         """Open new files. What a node has replaced or made unreadable since it was opened stays open."""
         with suppress(UnsafeFileError, PermissionError):
             for name in () if self._finishing else find():
                 if name not in tails:
                     with suppress(UnsafeFileError, PermissionError, FileNotFoundError):
-                        tails[name] = FileTail(self._files, name)
+                        tail = tails[name] = FileTail(self._files, name)
+                        if name.endswith(".log"):
+                            self._stamps[tail.stem] = _Stamps(self._files, name.removesuffix("log") + "times")
 
 
 def poll_interval(started: float) -> float:
@@ -228,17 +219,44 @@ def _parsed(writer: str, lines: list[tuple[int, str]]) -> list[Event]:
     return [event for event in (parse_file_event(line, writer) for _, line in lines) if event]
 
 
-def _noted(sizes: _Sizes, begins_at: int, now: float) -> float:
-    """Return when the line at this offset was in the log, and forget the sizes before it."""
-    while len(sizes) > 1 and sizes[1][0] <= begins_at:
-        sizes.popleft()
-    return min(
-        [now, *(first if begins_at < size else last + _BETWEEN_SIZES_S for size, first, last in islice(sizes, 2))]
-    )
+class _Stamps:
+    """When the output of a rank was read, by offset in its log; offsets are asked for in order."""
+
+    def __init__(self, files: SafeFolder, name: str) -> None:
+        self._file = os.fdopen(files.open_file(name), "rb", buffering=0)
+        self._rest = b""
+        self._known = deque[tuple[int, float]]()
+        self._last = -1  # offset
+        self._is_valid = True
+
+    def time_of(self, offset: int, now: float) -> float:
+        """Return the time of what begins at an offset; `now` if nothing is known."""
+        while len(self._known) < 2 or self._known[1][0] <= offset:
+            if len(self._known) > 1:
+                self._known.popleft()
+            elif not self._read():
+                break
+        return min(now, self._known[0][1]) if self._known and self._known[0][0] <= offset else now
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> bool:
+        """Read further stamps. Offsets that do not increase end the file: a rank may write anything, and holes cost nothing."""
+        data = self._rest + (self._file.read(_CHUNK) or b"") if self._is_valid else b""
+        whole = len(data) - len(data) % STAMP.size
+        self._rest = data[whole:]
+        for offset, t in STAMP.iter_unpack(data[:whole]):
+            if offset <= self._last or not math.isfinite(t):
+                self._is_valid = False
+                break
+            self._last = offset
+            self._known.append((offset, t))
+        return self._is_valid and whole > 0
 
 
 def _log_events(
-    stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], sizes: _Sizes, now: float
+    stem: str, lines: list[tuple[int, str]], rounds: list[tuple[int, int]], stamps: _Stamps | None, now: float
 ) -> Iterator[Event]:
     """
     Yield the lines in the log of a rank; `node-0.3` is rank 3 on node-0.
@@ -250,7 +268,7 @@ def _log_events(
         return
     rank = None if node == DRIVER else int(rank_text)
     for begins_at, line in lines:
-        line, t = printable(line), _noted(sizes, begins_at, now)
+        line, t = printable(line), stamps.time_of(begins_at, now) if stamps else now
         # If two rounds begin at the same offset, nothing was printed in the earlier one.
         at = bisect_right(rounds, begins_at, key=itemgetter(0))
         generation = rounds[at - 1][1] if at else None

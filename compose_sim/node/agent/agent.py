@@ -300,9 +300,7 @@ class Agent:
             if rank.ended:  # notice when the last child has ended
                 rank.signal(0)
         used = usage.sample(os.getpid(), contained=self._node.contained)
-        self._events.bind(generation=self._round.get("generation")).emit(
-            "usage", **used, logs={str(rank.rank): self._logs.logged(rank.rank) for rank in self._ranks}
-        )
+        self._events.bind(generation=self._round.get("generation")).emit("usage", **used)
         if self._ranks and not self._stop_reason:
             self._stalls.check(self._of_round(), self._ranks, self._round["store_port"])
 

@@ -1,6 +1,7 @@
 """Copy the output of ranks into one log file per rank, and line by line to the node's output.
 
-A progress bar writes a line again and again. Of its states, the last one is copied, and before that one now and then.
+Beside each log, a file of STAMPs tells when its parts were printed. A progress bar writes a line again and again. Of its states,
+the last one is copied, and before that one now and then.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import os
 import re
 import selectors
+import struct
 import sys
 import time
 from pathlib import Path
 
+from .event_log import RunClock, clock_of
 from .regular_files import open_to_append, read_regular
+
+STAMP = struct.Struct("<qd")  # an offset in a log, and when the output from there on was read, in Unix seconds
 
 _READ_BYTES = 1 << 16
 # If the node's output is read more slowly than ranks print, ranks block, as they would without composesim
 _MAX_PENDING = 1 << 20
 _LONGEST_LINE = 1 << 20
 _BETWEEN_STATES_S = 1.0, 30.0  # of a progress bar: at first, and at most; it doubles
+_BETWEEN_STAMPS_S = 0.02
 _UP_AGAIN = b"\x1b[A\n"  # a bar below another one: up, and down again
 # Of the last words of a rank
 _WORDS_BYTES = 256 << 10  # an assertion of a kernel is printed once per thread
@@ -36,11 +42,11 @@ _WRITE_BYTES = 4096  # a pipe that is ready accepts this many bytes (PIPE_BUF) w
 class RankOutput:
     """The pipe and log file of one rank."""
 
-    def __init__(self, log: Path, echo: Echo) -> None:
-        """Append to `log`, and copy to `echo`."""
+    def __init__(self, log: Path, echo: Echo, clock: RunClock) -> None:
+        """Append to `log`, with the times of `clock`, and copy to `echo`."""
         self._pipe, self.write_end = os.pipe()
         os.set_blocking(self._pipe, False)
-        self._log = _LogFile(log)
+        self._log = _LogFile(log, clock)
         self._echo = echo
         self._unfinished = b""  # the start of a line; ranks' lines are never mixed on the node's output
         self._bars = ProgressBars()
@@ -144,29 +150,39 @@ def _last_state(line: bytes) -> bytes:
 
 
 class _LogFile:
-    """A log file, written as long as there is space: a full disk must not end a training run."""
+    """A log file with its stamps, written as long as there is space: a full disk must not end a training run."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._descriptor = path, -1
+    def __init__(self, path: Path, clock: RunClock) -> None:
+        self._path, self._clock = path, clock
+        self._stamped, self._size = float("-inf"), 0
+        self._descriptors: list[int] = []  # of the stamps and of the log
         try:
-            self._descriptor = open_to_append(path)
+            for each in (path.with_suffix(".times"), path):
+                self._descriptors.append(open_to_append(each))
+            self._size = os.fstat(self._descriptors[1]).st_size
         except OSError as error:
             self._stop_logging(error)
 
     def write(self, data: bytes) -> None:
-        if self._descriptor >= 0:
-            try:
-                _write_all(self._descriptor, data)
-            except OSError as error:
-                self._stop_logging(error)
+        if not (self._descriptors and data):
+            return
+        stamps, log = self._descriptors
+        now = self._clock.now()
+        try:
+            if now - self._stamped >= _BETWEEN_STAMPS_S:  # before the output: whoever reads that then knows its time
+                self._stamped = now
+                _write_all(stamps, STAMP.pack(self._size, now))
+            _write_all(log, data)
+            self._size += len(data)
+        except OSError as error:
+            self._stop_logging(error)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def _stop_logging(self, error: OSError) -> None:
         self.close()
-        self._descriptor = -1
         text = f"composesim: cannot append to {self._path} ({error.strerror}): later output is not logged"
         print(text, file=sys.stderr)
 
@@ -237,7 +253,7 @@ class RankLogs:
     def open(self, rank: int) -> int:
         """Start to copy a rank's output, and return the descriptor to write it to, which the caller must close."""
         self._began[rank] = self.logged(rank)
-        output = RankOutput(self._log(rank), self._echo)
+        output = RankOutput(self._log(rank), self._echo, clock_of(self._folder.parent))
         self._outputs[rank] = output
         self._watch(rank)
         return output.write_end

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
+
+import pytest
 
 from compose_sim.core.events.events import Event
 from compose_sim.engine.run_folder.event_tail import EventTail
 from compose_sim.engine.run_folder.record import read_events
+from compose_sim.node.shared.event_log import RunClock
+from compose_sim.node.shared.rank_logs import STAMP
 
 
 def tell_round(folder: Path, generation: int, logs: dict[str, int]) -> None:
@@ -169,27 +174,53 @@ def test_composesim_is_not_believed_where_nodes_write(tmp_path: Path) -> None:
     assert len(read_events(tmp_path)) == 1
 
 
-def test_lines_of_several_ranks_are_merged_by_the_time_at_which_they_were_printed(tmp_path: Path) -> None:
-    """A node notes the size of each log every second; what it prints before it is killed is in no size that it noted."""
-    (tmp_path / "events").mkdir()
-    (tmp_path / "logs").mkdir()
-    printed = {  # what was in each log at which time
-        "node-0.0": [(10.0, "a\n"), (13.0, "a\n"), (90.0, "a\nb\nlast words\n"), (91.0, "a\nb\nlast words\nanew\n")],
-        "node-1.1": [(11.0, "c\n"), (80.0, "c\nd\n")],
-    }
-    for stem, logs in printed.items():
-        node, _, rank = stem.partition(".")
-        samples = [
-            {"v": 1, "t": t, "node": node, "rank": None, "kind": "usage", "data": {"logs": {rank: len(text)}}}
-            for t, text in logs
-        ]
-        (tmp_path / "events" / f"{node}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
-        (tmp_path / "logs" / f"{stem}.log").write_text(logs[-1][1])
-    tail = EventTail(tmp_path, None)
+def log_with_stamps(folder: Path, stem: str, *parts: tuple[float, str]) -> None:
+    """Write the log of a rank, as a node that read these parts of it at these times."""
+    (folder / "logs").mkdir(exist_ok=True)
+    offsets = accumulate((len(text) for _, text in parts), initial=0)
+    stamps = [STAMP.pack(offset, t) for offset, (t, _) in zip(offsets, parts, strict=False)]
+    (folder / "logs" / f"{stem}.log").write_text("".join(text for _, text in parts))
+    (folder / "logs" / f"{stem}.times").write_bytes(b"".join(stamps))
+
+
+def lines_in(folder: Path) -> list[tuple[float, str]]:
+    tail = EventTail(folder, None)
     lines = [(event.t, event.data["line"]) for events in tail.finish() for event in events if event.kind == "log"]
     tail.close()
+    return lines
 
-    assert lines == [(10.0, "a"), (11.0, "c"), (12.0, "d"), (14.0, "b"), (14.0, "last words"), (91.0, "anew")]
+
+def test_lines_of_several_ranks_are_merged_by_the_time_at_which_they_were_printed(tmp_path: Path) -> None:
+    log_with_stamps(tmp_path, "node-0.0", (10.0, "a\n"), (13.0, "b\nc"), (14.0, "c\n"), (90.0, "last words"))
+    log_with_stamps(tmp_path, "node-1.1", (11.0, "d\n"), (80.0, "e\n"))
+
+    assert lines_in(tmp_path) == [
+        (10.0, "a"),
+        (11.0, "d"),
+        (13.0, "b"),
+        (13.0, "cc"),
+        (80.0, "e"),
+        (90.0, "last words"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [STAMP.pack(0, math.nan), STAMP.pack(0, math.inf), STAMP.pack(-5, 1.0), STAMP.pack(5, 1.0), b"\0" * 7, b""],
+)
+def test_a_line_without_a_valid_stamp_has_the_time_at_which_it_was_read(tmp_path: Path, stamps: bytes) -> None:
+    log_with_stamps(tmp_path, "node-0.0", (10.0, "a\n"))
+    (tmp_path / "logs" / "node-0.0.times").write_bytes(stamps)
+    before = RunClock.begin().now()
+
+    assert [t >= before - 1 for t, _ in lines_in(tmp_path)] == [True]
+
+
+def test_a_hole_in_the_stamps_costs_nothing(tmp_path: Path) -> None:
+    log_with_stamps(tmp_path, "node-0.0", *((10.0, f"{line}\n") for line in range(1000)))
+    os.truncate(tmp_path / "logs" / "node-0.0.times", 1 << 36)
+
+    assert len(lines_in(tmp_path)) == 1000
 
 
 def test_what_a_node_wrote_is_not_read_after_its_stop(tmp_path: Path) -> None:

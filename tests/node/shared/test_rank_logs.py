@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.node.shared.rank_logs import ProgressBars, RankLogs
+from compose_sim.node.shared.event_log import RunClock
+from compose_sim.node.shared.rank_logs import STAMP, ProgressBars, RankLogs
 
 
 def test_what_does_not_fit_on_the_disk_is_still_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +63,19 @@ def test_a_long_bar_shows_a_state_less_and_less_often() -> None:
     assert bars.take(b"\n\r0 s", 121.0) == b"120 s\n"
     assert bars.take(b"\r1 s", 122.0) == b"1 s\n"
     assert bars.take(b"\nend\n", 123.0) == b"end\n"  # the line of the bar has been copied
+
+
+def test_a_stamp_tells_when_output_was_read_and_where_it_is_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "node-0.0.log").write_bytes(b"earlier\n")
+    clock = RunClock.begin()
+    with selectors.DefaultSelector() as selector:
+        logs = RankLogs(tmp_path, "node-0", selector, echo=False)
+        output, before = logs.open(0), clock.now()
+        os.write(output, b"one\n")
+        logs.drain(0)
+        os.close(output)
+        logs.finish(1.0)
+    ((offset, t),) = STAMP.iter_unpack((tmp_path / "node-0.0.times").read_bytes())
+
+    assert offset == len(b"earlier\n")
+    assert before - 1 <= t <= clock.now() + 1
