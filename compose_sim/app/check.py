@@ -11,7 +11,7 @@ from compose_sim.app.session import Session
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.rules.replays import needs_alone, reason_against, was_replayed
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
-from compose_sim.core.checks.source import find_hints, uses_hashes
+from compose_sim.core.checks.source import JUDGED_BY, find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, Report
 from compose_sim.core.request.names import CHECK_MODES, chosen
@@ -76,12 +76,14 @@ class CheckedRun:
         """Read the script, and note its lines that are often wrong."""
         self._session, self._listener = session, listener
         self._settings = session.request.spec.check
-        self._replays = bool(_NEED_A_REPLAY & set(chosen(self._settings.only, self._settings.skip)))
+        checks = set(chosen(self._settings.only, self._settings.skip))
+        self._replays = bool(_NEED_A_REPLAY & checks)
         self._engine: Engine | None = None  # which the replays share
         self._sources = session.sources()
         self._hints = tuple(find_hints(self._sources))
         for hint in self._hints:
-            listener.progress(f"note: {hint}")
+            if JUDGED_BY.get(hint.text) not in checks:
+                listener.progress(f"note: {hint}")
 
     def run(self) -> Report:
         """Run, replay and judge. An interrupted replay costs only the checks that need it."""
@@ -137,7 +139,9 @@ class CheckedRun:
             results = run_checks(case, only=only, skip=skip)
         found = coverage(results, only=only)
         checks = tuple(result.to_report() for result in results)
-        report = concluded(replace(self._session.report, checks=checks, coverage=found, hints=self._hints))
+        judged = {each.id for each in checks if each.status != "not-applicable"}
+        hints = tuple(hint for hint in self._hints if JUDGED_BY.get(hint.text) not in judged)
+        report = concluded(replace(self._session.report, checks=checks, coverage=found, hints=hints))
         if report.verdict != "passed":
             return report
         why = why_inconclusive(case, results, found, only=only, is_strict=self._settings.strict)

@@ -48,6 +48,7 @@ class RunLoop:
         self.controller = FaultController(plan, engine, folder)
         self.wake_ups = WakeUps()
         self.was_interrupted = False  # by Ctrl-C or SIGTERM, not by another command
+        self.output_s = 0.0  # how long it took to show the rest of the output after the run was over
         self._engine_failed = self._has_warned = False
         self._asked_at: float | None = None  # where the ranks are, because the time is over
 
@@ -73,6 +74,7 @@ class RunLoop:
                         self._listener.progress("Stopping… press Ctrl-C again to kill the nodes now.")
                         self.stop(StopReason(reason="interrupted"))
             self.controller.close()
+            ended = time.monotonic()
             if judge(self._state).word != "passed" and (problem := self._engine.problem()):
                 self._record_engine_failure(problem)  # nodes ended because of it
             for _ in range(2):  # the last events may complete a recovery, which is an event too
@@ -80,6 +82,7 @@ class RunLoop:
                     self._look(events)
                     if self._player:
                         self._player.observe(events)
+            self.output_s = time.monotonic() - ended
             return with_counted_steps(self._folder, self._state)
         finally:
             self.controller.close()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.engine.protocol import Engine
     from compose_sim.engine.run_folder.folder import RunFolder
 
+_LONG_OUTPUT_S = 2.0
 _SUBNET_TAKEN = ("Pool overlaps", "is already used on the host")  # what Docker and Podman answer
 
 
@@ -226,6 +227,8 @@ class Session:
             if verdict == "passed":  # else the report may need what the engine has of their output
                 removal.begin()
             report = self._report(state)
+            if loop.output_s >= _LONG_OUTPUT_S:
+                report = replace(report, timings=replace(report.timings, output_s=round(loop.output_s, 3)))
             self._write_report(report)  # before the clean-up, which may be interrupted
             self.mark("checks and report")
         except EngineSilentError:

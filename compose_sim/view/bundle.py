@@ -33,7 +33,10 @@ from compose_sim.view.profiles import flight_dumps, plain_dump
 from compose_sim.view.reader import PageReader
 
 _PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("model", "elements", "charts", "timeline", "actions", "cluster", "sections", "logs", "live", "main")
+_SCRIPTS = (
+    *("model", "elements", "charts", "timeline", "heat", "actions", "cluster", "source", "card", "sections"),
+    *("compare", "logs", "live", "place", "main"),
+)
 _MAX_SPANS, _MAX_POINTS, _MAX_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
 
 

@@ -15,8 +15,7 @@ from compose_sim.core.events.events import READ_FROM_LOGS, Event, printable
 from compose_sim.core.events.scalars import Scalar, read_scalars
 from compose_sim.core.json_values import to_json
 from compose_sim.core.plan.model import FIRST_NODE
-from compose_sim.core.report.bottleneck import rank_times, straggler_line
-from compose_sim.core.report.report import Report
+from compose_sim.core.report.bottleneck import rank_times, straggler_of
 from compose_sim.core.state.state import ClusterState, is_on
 from compose_sim.core.state.timeline import Message as Sent
 from compose_sim.core.state.timeline import Timeline
@@ -157,21 +156,23 @@ def _found(files: SafeFolder, since: float) -> Iterator[str]:
                 ]
 
 
-_AROUND = 4  # lines of source before and after the one that a check names
 _LARGEST_SOURCE = 1 << 20
+_LARGE_LOGS = 1 << 20  # bytes, of all logs
 _MAX_CHUNKS = 64  # of the records of one rank at a time
 
 
 class PageReader:
     """Reads what is new in a run's folder."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, last: int | None = None) -> None:
+        """Read the logs too; with `last`, these last bytes of each."""
         self.folder = folder
         self._found = NodeFiles(folder.files)
         plan = folder.read_plan()
         self._fold = PageFold(plan)
         self._timeline = Timeline()
-        self._events = EventTail(folder.path, plan)
+        self._events = EventTail(folder.path, plan, last=last)
+        self._sources = Sources(plan.working_directory)
         self._records: dict[str, FileTail] = {}
         self._waits = RankWaits(folder.files, self._found)
         self._clock = read_clock(folder.files)
@@ -184,6 +185,12 @@ class PageReader:
         """The messages between ranks so far."""
         return self._timeline.messages
 
+    def much_to_read(self) -> int:
+        """Return how many bytes the logs of a run have that is over, if they take long to read; else 0."""
+        status = (self.folder.files.status(name) for name in self._found.names("logs", ".log"))
+        size = sum(each.st_size for each in status if each)
+        return size if size > _LARGE_LOGS and not self.folder.is_claimed() else 0
+
     def read(self) -> Message:
         """Return what is new; the message of a run that is over is the last one."""
         self.is_over = not self.folder.is_claimed()
@@ -192,13 +199,14 @@ class PageReader:
             self._read_records(name)
         self._read_scalars()
         if not self.is_over:
-            return self._fold.take(report=None, is_over=False, current=self._current(), **self._rank_times())
+            message = self._fold.take(report=None, is_over=False, current=self._current(), **self._rank_times())
+            return {**message, "sources": self._sources.named_in(message)}
         self._fold.add_spans(self._timeline.finish())
         self.close()
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
-        sources = read_sources(report, self._fold.plan.working_directory)
-        return self._fold.take(report=report, is_over=True, samples=samples, sources=sources, **self._rank_times())
+        message = self._fold.take(report=report, is_over=True, samples=samples, **self._rank_times())
+        return {**message, "sources": self._sources.named_in(message)}
 
     def _current(self) -> dict[int, list[Any]]:
         """Return what ranks wait in at this moment, unless they run on other machines, whose memory this one does not see."""
@@ -210,7 +218,7 @@ class PageReader:
 
     def _rank_times(self) -> dict[str, Any]:
         times = rank_times(self._timeline.tallies)
-        return {"rank_times": [to_json(each) for each in times], "straggler": straggler_line(times)}
+        return {"rank_times": [to_json(each) for each in times], "straggler": to_json(straggler_of(times))}
 
     def _new_events(self) -> list[Event]:
         return [event for batch in self._events.finish() for event in batch] if self.is_over else self._events.poll()
@@ -260,16 +268,53 @@ class PageReader:
                 self._fold.add_spans(spans)
 
 
-def read_sources(report: Report, folder: str) -> dict[str, Any]:
-    """Return the lines around the places that problems name, as far as they are in the run's working folder."""
-    places = [result.place for result in report.checks if result.is_problem and result.place]
-    sources = {}
-    for place in places:
-        lines = read_source(place.file, folder) if place.line else None
-        if lines and place.line and place.line <= len(lines):
-            first = max(1, place.line - _AROUND)
-            sources[f"{place.file}:{place.line}"] = [first, lines[first - 1 : place.line + _AROUND]]
-    return sources
+_IN_TEXT, _IN_TRACEBACK = (
+    re.compile(r"\(([^()]{1,300}), line (\d{1,7})\)"),
+    re.compile(r'File "([^"]{1,300})", line (\d{1,7})'),
+)
+_AROUND = 60  # lines of a long file before the first line that is named, and after the last one
+_LONG_FILE, _MAX_FILES_SHOWN = 800, 32  # lines, and files
+
+
+class Sources:
+    """The source files that messages name, as far as they are Python files in the run's working folder; each is read once."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._known = set[str]()
+
+    def named_in(self, message: Message) -> list[list[Any]]:
+        """Return, of each further file, its name, the number of the first line that is shown, and the lines."""
+        named: dict[str, list[int]] = {}
+        for file, line in _places(message):
+            if file not in self._known:
+                named.setdefault(file, []).append(line)
+        found: list[list[Any]] = []
+        for file, numbers in named.items():
+            if len(self._known) == _MAX_FILES_SHOWN:
+                break
+            self._known.add(file)
+            lines = read_source(file, self._folder) or []
+            numbers = [number for number in numbers if 0 < number <= len(lines)]
+            if numbers:
+                is_long = len(lines) > _LONG_FILE
+                first = max(1, min(numbers) - _AROUND) if is_long else 1
+                found.append([file, first, lines[first - 1 :][: _LONG_FILE if is_long else None]])
+        return found
+
+
+def _places(message: Message) -> Iterator[tuple[str, int]]:
+    """Yield the file and line of whatever a message names."""
+    now = message["now"]
+    for each in (*now["checks"], *now["hints"]):
+        if each["place"]:
+            yield each["place"]["file"], each["place"]["line"] or 1
+    hang, cause = now["hang"] or {"ranks": []}, now["cause"] or {}
+    yield from ((file, line) for rank in hang["ranks"] for file, line, *_ in rank["frames"])
+    texts = [*message["texts"], *(wait[1] for wait in now.get("current", {}).values()), cause.get("message") or ""]
+    patterns = [(_IN_TEXT, text) for text in texts] + [(_IN_TRACEBACK, cause.get("traceback") or "")]
+    for pattern, text in patterns:
+        yield from ((file, int(line)) for file, line in pattern.findall(text))
 
 
 def read_source(file: str, folder: str) -> list[str] | None:

@@ -13,7 +13,8 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -67,7 +68,8 @@ _PING_S = 10.0
 _WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
 _MAX_CONNECTIONS = 64  # each has a thread and a descriptor, which a run with --view needs too
 _MAX_BYTES_OF_ACTION = 1 << 16
-_APPENDED = ("spans", "texts", "usage", "metrics", "logs")
+_APPENDED = ("spans", "texts", "usage", "metrics", "logs", "sources")
+_FIRST_BYTES, _LINES_AT_A_TIME = 64 << 10, 20_000
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -80,12 +82,30 @@ class ViewServer(ThreadingHTTPServer):
         self.folder, self.token, self.read_only = folder, secrets.token_urlsafe(24), read_only
         self._opens_once = f"/open/{secrets.token_urlsafe(24)}"
         self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._streams, self._stream_ended = 0, threading.Condition()
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
     def address(self) -> str:
         """The address to open, with the token."""
         return f"http://127.0.0.1:{self.server_port}/#token={self.token}"
+
+    def wait_for_readers(self, seconds: float) -> None:
+        """Wait until all readers have been sent the end of their run, but no longer than this."""
+        with self._stream_ended:
+            self._stream_ended.wait_for(lambda: self._streams == 0, seconds)
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count a reader meanwhile."""
+        with self._stream_ended:
+            self._streams += 1
+        try:
+            yield
+        finally:
+            with self._stream_ended:
+                self._streams -= 1
+                self._stream_ended.notify_all()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Return whether to serve a connection."""
@@ -186,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             done = act(folder, json.loads(body))
         except ComposesimError as error:
-            self._answer(HTTPStatus.CONFLICT, "text/plain; charset=utf-8", f"{error.message}\n")
+            self._answer(HTTPStatus.OK, "application/json", json.dumps({"refused": error.message}))
         except (ValueError, RecursionError):
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain", "an action is a JSON object\n")
         else:
@@ -238,7 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._begin(HTTPStatus.OK, "text/event-stream", {})
         try:
-            self._send_messages(reader)
+            with self.server.streaming():
+                self._send_messages(reader)
         except (OSError, SpecError):  # the reader has gone, or the folder of the run
             pass
         finally:
@@ -246,17 +267,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_messages(self, reader: PageReader) -> None:
         sent, last = None, 0.0
+        if size := reader.much_to_read():  # the end of the logs first: nobody looks at an empty page
+            message = PageReader(reader.folder, last=_FIRST_BYTES).read()
+            self._send({**message, "now": {**message["now"], "reading_bytes": size}})
         while not reader.is_over:
             message = reader.read()
             if message["now"] != sent or any(message[name] for name in _APPENDED):
                 sent, last = message["now"], time.monotonic()
-                self.wfile.write(f"data: {json.dumps(message, separators=(',', ':'))}\n\n".encode())
+                lines = message["logs"]
+                self._send({**message, "logs": lines[-_LINES_AT_A_TIME:], "is_whole": bool(size)})
+                for end in range(len(lines) - _LINES_AT_A_TIME, 0, -_LINES_AT_A_TIME):
+                    self._send({"earlier": lines[max(0, end - _LINES_AT_A_TIME) : end]})
             elif time.monotonic() - last > _PING_S:
                 last = time.monotonic()
                 self.wfile.write(b": still here\n\n")
             self.wfile.flush()
             if not reader.is_over:
                 time.sleep(_BETWEEN_MESSAGES_S)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self.wfile.write(f"data: {json.dumps(message, separators=(',', ':'))}\n\n".encode())
 
 
 def _named_run(query: str) -> str:

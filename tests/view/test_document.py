@@ -10,9 +10,10 @@ from pathlib import Path
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import CheckResult, Place
+from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import PageFold
 from compose_sim.view.bundle import report_page
-from compose_sim.view.reader import read_sources
+from compose_sim.view.reader import Sources
 from tests.builders import a_plan, a_report, an_event
 
 HOSTILE = "</script><script>alert(1)</script><!-- /*STYLE*/ \u2028"
@@ -69,8 +70,25 @@ def test_source_lines_come_from_the_working_folder_alone(tmp_path: Path) -> None
         project / "secret.txt",
         project / "no.py",
     )
-    places = [Place(file=str(file), line=10) for file in files] + [Place(file=str(files[0]), line=99)]
-    checks = tuple(CheckResult(id="set-epoch", status="failed", detail="", place=place) for place in places)
+    checks = tuple(
+        CheckResult(id="set-epoch", status="failed", detail="", place=Place(file=str(each), line=10)) for each in files
+    )
+    fold = PageFold(a_plan(nodes=2))
+    message = fold.take(report=a_report(checks=checks), is_over=True)
+    sources = Sources(str(project))
 
-    sources = read_sources(a_report(checks=checks), str(project))
-    assert sources == {f"{files[0]}:10": [6, [f"line {number}" for number in range(6, 15)]]}
+    assert sources.named_in(message) == [[str(files[0]), 1, [f"line {number}" for number in range(1, 21)]]]
+    assert sources.named_in(message) == []  # once
+
+
+def test_of_a_long_file_only_the_lines_around_those_that_are_named_are_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("".join(f"line {number}\n" for number in range(1, 5001)))
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events([Event(t=0.0, kind="started")])
+    fold.add_spans([Span(0, "waiting", 1.0, 0.5, 1, "all_reduce #1 (train.py, line 3000)", 1)])
+    ((file, first, lines),) = Sources(str(tmp_path)).named_in(fold.take(report=a_report(), is_over=True))
+
+    assert file == "train.py"
+    assert first <= 2960
+    assert lines[3000 - first] == "line 3000"
+    assert len(lines) < 1000

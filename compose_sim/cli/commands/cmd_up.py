@@ -91,10 +91,9 @@ def _run_detached(session: Session, *, as_json: bool, junit: Path | None, view: 
 
     if not as_json:
         announce(session)
-    if view:
-        LivePage(session.folder)  # as long as the run
+    page = LivePage(session.folder) if view else None
     report = session.run(DetachedListener(announce_arrival))
-    exit_with_report(session, report, as_json=False, junit=junit)
+    exit_with_report(session, report, as_json=False, junit=junit, page=page)
 
 
 def _print_phases(session: Session) -> None:

@@ -18,6 +18,8 @@ from compose_sim.errors import SpecError
 if TYPE_CHECKING:
     from compose_sim.core.report.report import Report
 
+_LAST_MESSAGE_WITHIN_S = 3.0
+
 view_option = click.option(
     "--view", is_flag=True, help="Serve the page of the run while it runs, and print the address."
 )
@@ -30,19 +32,20 @@ class LivePage:
         """Serve it in a thread, and print the address."""
         from compose_sim.view.server import ViewServer
 
-        server = ViewServer(folder)
-        self._run, self._address = folder.name, server.address
-        self._thread = Thread(target=server.serve_forever, daemon=True)
+        self._server = ViewServer(folder)
+        self._run, self._address = folder.name, self._server.address
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
         say(f"page: {self._address}")
 
     def hold(self) -> None:
-        """Keep the page of a run that is over until Ctrl-C, on a terminal; elsewhere say how to open it again."""
+        """Keep the page of a run that is over until Ctrl-C, on a terminal; elsewhere until its readers know of the end."""
         if is_terminal() and sys.stdin.isatty():
             say(f"The page stays open until Ctrl-C: {self._address}")
             with suppress(KeyboardInterrupt):
                 self._thread.join()
         else:
+            self._server.wait_for_readers(_LAST_MESSAGE_WITHIN_S)
             say(f"The page is closed. Open it again: composesim view {self._run}")
 
 

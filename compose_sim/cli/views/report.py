@@ -235,7 +235,9 @@ def _ranks(report: Report) -> str:
 
 
 def _duration(report: Report) -> str:
-    return "" if report.timings.total_s is None else f" in {format_seconds(report.timings.total_s)}"
+    total, output = report.timings.total_s, report.timings.output_s
+    shown = f", and {format_seconds(output)} to show the output" if output else ""
+    return "" if total is None else f" in {format_seconds(total)}{shown}"
 
 
 def check_verdict(report: Report, *, seconds: float | None = None) -> str:

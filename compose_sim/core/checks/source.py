@@ -14,6 +14,8 @@ _COLLECTIVES = re.compile(
     r"|reduce|reduce_scatter(_tensor)?"
 )
 NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
+_SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
+JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
 _MODULES = {"dist", "distributed", "c10d"}
 _MAX_NODES = 100  # a condition with more nodes is not quoted: Python cannot print a deep syntax tree
@@ -100,7 +102,7 @@ def _same_order(trees: Mapping[str, ast.Module], sources: Mapping[str, str]) -> 
         return
     for file, name, call in calls:
         if name == "DistributedSampler" and not _is(_given(call, "shuffle"), False):
-            yield file, call.lineno, "no set_epoch is called, so each epoch has the same order"
+            yield file, call.lineno, _SAME_ORDER
 
 
 def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -75,6 +75,7 @@ class RankTimes:
     collectives: Annotated[int, "Collectives in these steps that all ranks of the group recorded"]
     last: Annotated[int, "Of them, those in which it was the last rank to arrive"]
     late_s: Annotated[float, "By how many seconds it arrived later than the median rank, in all of them"]
+    held_up_s: Annotated[float, "How much shorter they would have been had it arrived with the median rank"] = 0.0
     straggler_score: Annotated[float, "late_s as a share of steps_s: 0 for a rank for which no other waits"]
 
     @property
@@ -93,15 +94,21 @@ def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:
             collectives=tally.collectives,
             last=tally.last,
             late_s=round(tally.late_s, 3),
+            held_up_s=round(tally.held_up_s, 3),
             straggler_score=round(min(1.0, tally.late_s / tally.steps_s), 3) if tally.steps_s else 0.0,
         )
         for rank, tally in sorted(tallies.items())
     )
 
 
+def straggler_of(times: Sequence[RankTimes]) -> RankTimes | None:
+    """Return the times of the straggler, if a rank is one."""
+    return next((each for each in times if each.is_straggler), None)
+
+
 def straggler_line(times: Sequence[RankTimes]) -> str:
     """Return `rank 2: the last of 4 ranks in 58 of 60 collectives, 12 s behind in all (score 0.35)`; "" if no rank is one."""
-    worst = next((each for each in times if each.is_straggler), None)
+    worst = straggler_of(times)
     return (
         ""
         if worst is None

@@ -143,6 +143,7 @@ class Timings:
     ] = None
     first_step_s: Annotated[float | None, "The first step of any rank"] = None
     total_s: Annotated[float | None, "The last event"] = None
+    output_s: Annotated[float | None, "How much longer it took to show the output, if that was long"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

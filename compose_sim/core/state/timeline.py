@@ -61,6 +61,7 @@ class RankTally:
     collectives: int = 0  # that all ranks of the group have recorded
     last: int = 0  # of them, those in which it was the last rank to arrive
     late_s: float = 0.0  # how much later than the median rank it arrived, in all of them
+    held_up_s: float = 0.0  # how much later than all other ranks
     last_record: tuple[int, float] = (-1, 0.0)  # step and end
 
 
@@ -121,6 +122,8 @@ class Timeline:
 
     def _count_arrivals(self, arrivals: dict[int, float]) -> None:
         median, last = median_low(arrivals.values()), max(arrivals, key=arrivals.__getitem__)
+        before = max((arrived for rank, arrived in arrivals.items() if rank != last), default=arrivals[last])
+        self.tallies[last].held_up_s += arrivals[last] - before
         for rank, arrived in arrivals.items():
             tally, late = self.tallies[rank], arrived - median
             tally.collectives += 1

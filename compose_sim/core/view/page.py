@@ -6,6 +6,7 @@ sequence of them. Times are seconds since the start of the run, and those of spa
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -13,8 +14,10 @@ from typing import Any
 
 from compose_sim.core.events.events import Event
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.faults.kinds import KINDS as KINDS_OF_FAULTS
+from compose_sim.core.json_values import to_json
 from compose_sim.core.plan.model import Plan
-from compose_sim.core.report.bottleneck import straggler_line
+from compose_sim.core.report.bottleneck import straggler_of
 from compose_sim.core.report.make_report import make_report
 from compose_sim.core.report.report import Report
 from compose_sim.core.state.fold import batches, fold_batch
@@ -27,6 +30,7 @@ from compose_sim.node.records.data import Batch, LoaderInfo
 
 _MAX_NAMED = 8  # ranks that a rank waits for
 _INIT = "init_process_group"
+_OF_THE_PAGE = ("pause", "kill", "isolate")  # kinds of faults
 _HOLDS = ("paused", "stopped", "isolated")  # phases of a node from which no data come
 
 
@@ -159,7 +163,7 @@ Message = dict[str, Any]
 _END_OF_NODE = ("node-lost", "node-stopped")
 _NO_METRICS = ("step", "epoch", "rank")
 _MAX_METRICS = 200
-_NOT_SHOWN = ("schema_version", "choices", "published", "scenario", "driver", "timeline")  # fields of the report
+_NOT_SHOWN = ("schema_version", "choices", "published", "driver", "timeline")  # fields of the report
 
 
 class PageFold:
@@ -170,6 +174,8 @@ class PageFold:
         self.state = initial_state(plan)
         self._shares: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._lives: dict[int, list[list[Any]]] = defaultdict(list)
+        self._starts: dict[str, float] = {}  # of nodes
+        self._inits: dict[int, list[float]] = defaultdict(list)  # when it began to call init_process_group, and ended
         self._stalls: dict[int, list[list[Any]]] = defaultdict(list)
         self._open: dict[int, Span] = {}  # the collective that a rank stands still in
         self._unfinished: list[Span] = []  # collectives that ranks were in when they were stopped
@@ -206,6 +212,7 @@ class PageFold:
             self._node_ended(event.data.get("node") or event.node, t)
         elif event.kind == "node-started":
             self._hosts[event.node] = str(event.data.get("hostname"))
+            self._starts.setdefault(event.node or "", t)
         elif rank is None:
             return
         elif event.kind == "rank-started":
@@ -213,6 +220,8 @@ class PageFold:
             _close(self._lives[rank], t)
             self._lives[rank].append([t, None, event.node])
             self._open.pop(rank, None)
+        elif event.kind == "init":
+            self._inits[rank] = [*self._inits[rank], t][:2]
         elif event.kind == "rank-exited":
             _close(self._lives[rank], t)
             _close(self._stalls[rank], t)
@@ -330,7 +339,10 @@ class PageFold:
             "stalls": dict(self._stalls),
             "kinds": list(KINDS),
             "shares": {rank: dict(shares) for rank, shares in sorted(self._shares.items())},
-            "straggler": straggler_line(report.rank_times) if report else "",
+            "actions": [kind for kind in _OF_THE_PAGE if self.plan.engine in KINDS_OF_FAULTS[kind].engines],
+            "starts": dict(self._starts),
+            "inits": dict(self._inits),
+            "straggler": to_json(straggler_of(report.rank_times)) if report else None,
             "hang": _hang(state, self.plan) if _hangs(state, report) else None,
         }
 
@@ -352,16 +364,58 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
         if seen[key] % (-(-points[key] // most_points)) == 0:
             metrics.append(point)
         seen[key] += 1
-    logs: list[Any] = []
-    size = 0
-    for rank, line, t in reversed(message["logs"]):
-        size += len(line) + 24
-        if size > most_log_bytes:
-            left_out.append(f"The first {len(message['logs']) - len(logs)} lines of the logs are not in this file.")
-            break
-        logs.append([rank, line, t])
-    now = {**message["now"], "left_out": left_out}
-    return {**message, "now": now, "spans": spans, "metrics": metrics, "logs": logs[::-1]}
+    logs, missing = _thinned_logs(message["logs"], most_log_bytes)
+    if missing:
+        left_out.append(f"{missing} lines of the logs are not in this file: they are in the folder of the run.")
+    now = {**message["now"], "left_out": left_out, "lines_left_out": missing}
+    return {**message, "now": now, "spans": spans, "metrics": metrics, "logs": logs}
+
+
+_OF_A_PROBLEM = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|Traceback)\b|\w(?:Error|Exception|Warning)\b|^[EW]\d{4} "
+)
+_FIRST_LINES = 500  # of each rank
+_GAP = -1  # instead of a rank: where lines are left out
+
+
+def _thinned_logs(lines: list[list[Any]], most_bytes: int) -> tuple[list[list[Any]], int]:
+    """
+    Return problems, the first lines of each rank and the last lines of all, with a row for each gap, and how many lines are missing.
+
+    Problems take at most half of the bytes, and first lines a quarter.
+    """
+    chosen: set[int] = set()
+    seen: Counter[int | None] = Counter()
+    problems, firsts, in_traceback = [], [], set[int | None]()
+    for at, (rank, line, _) in enumerate(lines):
+        seen[rank] += 1
+        if seen[rank] <= _FIRST_LINES:
+            firsts.append(at)
+        if (rank in in_traceback) or _OF_A_PROBLEM.search(line[:_LONGEST_READ]):
+            problems.append(at)
+        if line.startswith("Traceback"):
+            in_traceback.add(rank)
+        elif not line.startswith((" ", "\t")):
+            in_traceback.discard(rank)
+    left = most_bytes
+    for part, least in ((problems, most_bytes // 2), (firsts, most_bytes // 4), (range(len(lines) - 1, -1, -1), 0)):
+        for at in part:
+            size = 0 if at in chosen else len(lines[at][1]) + 24
+            if left - size < least:
+                break
+            chosen.add(at)
+            left -= size
+    kept: list[list[Any]] = []
+    before = -1
+    for at in sorted(chosen):
+        if at > before + 1:
+            kept.append([_GAP, f"{at - before - 1} lines are left out here", lines[at][2]])
+        kept.append(lines[at])
+        before = at
+    return kept, len(lines) - len(chosen)
+
+
+_LONGEST_READ = 2000  # characters of a line in which problems are searched
 
 
 def _hangs(state: ClusterState, report: Report | None) -> bool:

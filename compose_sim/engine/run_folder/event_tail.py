@@ -35,11 +35,14 @@ _MAX_ROUNDS = 10_000  # of one log
 class FileTail:
     """Reads the lines added to one file, with offsets. A last line without a newline is held back until it is complete."""
 
-    def __init__(self, files: SafeFolder, name: str) -> None:
+    def __init__(self, files: SafeFolder, name: str, *, last: int | None = None) -> None:
+        """Begin at the first line that begins in the `last` bytes, if given."""
         self.stem = Path(name).stem
         self._file = os.fdopen(files.open_file(name), "rb", buffering=0)
         self._rest = b""
-        self._at = 0
+        self._at = 0 if last is None else max(0, os.fstat(self._file.fileno()).st_size - last)
+        self._is_torn = self._at > 0
+        self._file.seek(self._at)
         self._end: int | None = None
 
     def read(self, most: int = _CHUNK) -> list[tuple[int, str]]:
@@ -51,6 +54,9 @@ class FileTail:
             self._skip_hole()
         *lines, self._rest = (self._rest + data).split(b"\n")
         complete = [(self._advance(len(line) + 1), line.decode("utf-8", "replace")) for line in lines]
+        if self._is_torn and complete:
+            del complete[0]
+            self._is_torn = False
         return complete + (self.finish() if len(self._rest) > _LONGEST_LINE else [])
 
     def stop_at_end(self, most: int | None = None) -> None:
@@ -103,11 +109,12 @@ class EventTail:
         *,
         logs: bool = True,
         numbers: bool = True,
+        last: int | None = None,
         own: Callable[[], list[Event]] | None = None,
     ) -> None:
         """
         Follow the files of the nodes and ranks of a plan; of any, if there is no plan. Without `logs`, no output is read; without
-        `numbers`, it is not searched for them, which takes longer than reading it.
+        `numbers`, it is not searched for them, which takes longer than reading it; with `last`, these last bytes of each log are read.
 
         The process that runs the run takes its own events from `own`, as nodes of the local engine could write to their file. There
         it reads only that another process interrupts the run.
@@ -116,7 +123,7 @@ class EventTail:
         self._found = NodeFiles(self._files, plan)
         self._has_noted = False
         self._clock = read_clock(self._files)
-        self._logs, self._numbers, self._own = logs, numbers, own
+        self._logs, self._numbers, self._last, self._own = logs, numbers, last, own
         self._event_tails: dict[str, FileTail] = {}
         self._log_tails: dict[str, FileTail] = {}
         self._finishing = False
@@ -142,8 +149,10 @@ class EventTail:
 
     def close(self) -> None:
         """Close the files."""
-        for tail in (*self._tails, *self._stamps.values()):
+        for tail in self._tails:
             tail.close()
+        for stamps in self._stamps.values():
+            stamps.close()
         self._event_tails.clear()
         self._log_tails.clear()
 
@@ -205,8 +214,9 @@ class EventTail:
             for name in () if self._finishing else find():
                 if name not in tails:
                     with suppress(UnsafeFileError, PermissionError, FileNotFoundError):
-                        tail = tails[name] = FileTail(self._files, name)
-                        if name.endswith(".log"):
+                        is_log = name.endswith(".log")
+                        tail = tails[name] = FileTail(self._files, name, last=self._last if is_log else None)
+                        if is_log:
                             self._stamps[tail.stem] = _Stamps(self._files, name.removesuffix("log") + "times")
 
 

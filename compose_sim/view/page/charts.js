@@ -32,7 +32,8 @@ function chart(title, curves, { unit = "step", format = number, from = null } = 
   const drawn = curves.map(([, each, shade]) =>
     svg("polyline", { class: `curve c${shade % 8}`, points: each.filter((_, at) => at % Math.ceil(each.length / width) === 0).map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") }));
   const last = curves.map(([label, each]) => (each.length ? `${label} ${format(each[each.length - 1][1])}` : "")).filter(Boolean);
-  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${last.join(", ")}` }, lines, under, drawn);
+  const cross = svg("line", { class: "cross", y1: CHART.top, y2: height - CHART.bottom, "data-unit": unit, "data-left": left, "data-right": right, visibility: "hidden" });
+  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${last.join(", ")}` }, lines, under, drawn, cross);
   image.addEventListener("pointermove", (event) => {
     const box = image.getBoundingClientRect();
     const at = left + (((event.clientX - box.left) / box.width) * width - CHART.left) / (width - CHART.left - CHART.right) * (right - left);
@@ -43,6 +44,16 @@ function chart(title, curves, { unit = "step", format = number, from = null } = 
   });
   image.addEventListener("pointerleave", () => showTip(""));
   return el("div", { class: "card" }, el("h3", {}, title), image);
+}
+
+// The moment that is shown, in all charts: at its time, or at the step that ranks were in.
+function drawCrosshairs() {
+  const t = lanes.cursor, step = t === null ? null : stepsInOrder().findLast((each) => each.began <= t);
+  for (const each of document.querySelectorAll("#metrics .cross")) {
+    const { unit, left, right } = each.dataset, at = unit === "s" ? t : step ? step.step : null, share = (at - left) / (right - left || 1);
+    each.setAttribute("visibility", at === null || share < 0 || share > 1 ? "hidden" : "visible");
+    for (const name of ["x1", "x2"]) each.setAttribute(name, CHART.left + share * (CHART.width - CHART.left - CHART.right));
+  }
 }
 
 function curveLegend(labels) {

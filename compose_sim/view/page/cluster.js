@@ -6,12 +6,17 @@ const MOST_IN_RING = 8, MOST_BOXES = 24, MOST_COLLECTIVES = 4, MOST_NAMED = 6;
 const IN_A_RING = /^(all_reduce|all_gather|reduce_scatter|DDP's gradient|horovod)/;  // data go from each rank to the next one
 
 function drawCluster() {
+  drawPlayer();
+  drawDots();
   const place = document.getElementById("picture");
   if (!place || !run.now) return;
   const now = run.now, t = lanes.cursor, live = t === null;
   document.getElementById("moment").textContent = live ? (now.is_over ? "at the end of the run" : "now") : `at ${t.toFixed(3)} s`;
   const names = now.nodes.length ? now.nodes.map((each) => each.name) : Object.keys(now.phases);
   const isRing = names.length <= (innerWidth < 500 ? 4 : MOST_IN_RING);
+  const shown = JSON.stringify([innerWidth < 500, names.map((name) => { const { phase, gone, held } = stateOf(name, t); return [phase, gone, held]; }), ranksOf(now).map((rank) => { const act = doing(rank, t); return [act.kind, act.late, act.what, Math.round(act.lasted || 0)]; }), now.links, masterAt(t), live && now.is_over]);
+  if (place.dataset.shown === shown) return;  // a pointer that moves asks a hundred times a second
+  place.dataset.shown = shown;
   place.replaceChildren(isRing ? ringOf(names, t) : gridOf(names, t), sentenceOf(t, isRing ? "" : `${names.length > MOST_BOXES ? "Each square is a node. " : ""}The master: ${masterAt(t)}.`));
 }
 
@@ -38,6 +43,7 @@ function doing(rank, t) {
     if (run.now.hang) return inHang(rank, run.now.hang);
     if (wait) return wait;
     if (cause && cause.rank === rank) return { kind: "bad", words: "failed first" };
+    if (run.now.is_over && run.now.straggler && run.now.straggler.rank === rank) return { kind: "bad", words: `held up the others for ${seconds(run.now.straggler.held_up_s)}` };
     const stalled = (run.now.stalls[rank] || []).some(([, ended]) => ended === null);
     const ended = state.exit_code === 0 ? "done" : state.exit_code || state.signal ? "bad" : "idle";
     if (stalled) return { kind: "stalled", words: "makes no progress" };
@@ -58,9 +64,9 @@ function currentOf(rank) {
   return { kind: name, began, lasted, late: late[0], all: late, what, words: NAMES[kind] + (late.length ? ` for ${late.length > 1 ? count(late.length, "rank") : `rank ${late[0]}`}` : "") };
 }
 
-function ranksInWords(ranks) {
-  const sorted = [...ranks].sort((a, b) => a - b), last = sorted.pop();
-  return sorted.length ? `ranks ${sorted.join(", ")} and ${last}` : `rank ${last}`;
+function ranksInWords(ranks, isFirst = false) {
+  const sorted = [...ranks].sort((a, b) => a - b), last = sorted.pop(), r = isFirst ? "R" : "r";
+  return sorted.length >= MOST_NAMED ? count(sorted.length + 1, "rank") : sorted.length ? `${r}anks ${sorted.join(", ")} and ${last}` : `${r}ank ${last}`;
 }
 
 function inHang(rank, hang) {
@@ -117,9 +123,9 @@ function ringOf(names, t) {
     if ((index === 0 && index + 2 + more === names.length - 1) || !(cut || shape)) return null;
     return svg("path", { class: `ring chord ${cut ? "cut" : "shaped"}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, svg("title", {}, cut ? `${one} and ${other}: no connection` : `${one} and ${other}: ${shape}`));
   }));
-  const awaits = [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => {
-    const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(act.late, t))];
-    return a && b && a !== b ? svg("path", { class: "awaits", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${b[0]} ${b[1]}` }) : null;
+  const awaits = waitsToDraw(acts, t).map(([rank, late, share, words]) => {
+    const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(late, t))];
+    return a && b && a !== b ? svg("path", { class: "awaits", "stroke-width": 1.5 + 5 * share, "marker-end": "url(#arrow)", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${(a[0] + 3 * b[0]) / 4} ${(a[1] + 3 * b[1]) / 4}` }, svg("title", {}, words)) : null;
   });
   const joined = names.map((name, index) => (isJoined(name, t) ? svg("path", { class: "joined", d: `M${across / 2} 28L${at[index][0]} ${at[index][1] - 30}` }) : null));
   return svg("svg", { viewBox: `0 0 ${across} ${below + high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },
@@ -127,7 +133,14 @@ function ringOf(names, t) {
     svg("g", { transform: `translate(${across / 2 - 84},2)` }, svg("rect", { class: "node", width: 168, height: 26, rx: 9 }), svg("text", { x: 84, y: 17, "text-anchor": "middle" }, "master ", svg("tspan", { class: "dim" }, masterAt(t)))));
 }
 
-const hatched = () => svg("defs", {}, svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+// Who waits for whom at a moment; of a run that is over, who waited for whom in total, with what share of the longest time.
+function waitsToDraw(acts, t) {
+  if (t !== null || !run.now.is_over || run.now.hang || run.now.cause) return [...acts].filter(([, act]) => act.kind === "waiting").map(([rank, act]) => [rank, act.late, 0.1, `rank ${rank} ${act.words}`]);
+  const pairs = [...run.pairs].map(([pair, total]) => [...pair.split(">").map(Number), total]).sort((a, b) => b[2] - a[2]).slice(0, 24), trained = stepLength() * run.steps.size;
+  return pairs.map(([rank, late, total]) => [rank, late, Math.min(1, (2 * total) / trained), `rank ${rank} waited ${seconds(total)} for rank ${late}`]).filter(([, , share]) => share > 0.1);
+}
+
+const hatched = () => svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 10, markerHeight: 10, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { class: "head", d: "M0 0L8 4L0 8z" })), svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
   svg("rect", { width: 5, height: 5, fill: color("--waiting-soft") }), svg("rect", { width: 2, height: 5, fill: color("--waiting") })));
 
 // What the master does: it lets nodes meet, in rounds.
@@ -195,11 +208,23 @@ function collectivesAt(t) {
 function sentenceOf(t, first) {
   const now = run.now, parts = [first];
   for (const each of collectivesAt(t).slice(0, MOST_COLLECTIVES)) {
-    const long = each.lasted >= 0.1 ? `, for ${seconds(each.lasted)}` : "", all = each.ranks.length > MOST_NAMED ? count(each.ranks.length, "rank") : ranksInWords(each.ranks);
-    const one = each.ranks.length === 1, who = `${all[0].toUpperCase()}${all.slice(1)}`, what = each.what || "a collective";
+    const long = each.lasted >= 0.1 ? `, for ${seconds(each.lasted)}` : "", one = each.ranks.length === 1, who = ranksInWords(each.ranks, true), what = each.what || "a collective";
     parts.push(each.kind === "waiting" ? `${who} ${one ? "waits" : "wait"} for ${ranksInWords(each.all)} in ${what}${long}.` : `${who} ${one ? "is" : "are"} in ${what}${isRingOf(each) ? ": data move around the ring" : each.kind === "moving" ? ": data move" : ""}.`);
   }
   if (now.links.length) parts.push(`Links: ${now.links.join("; ")}.`);
-  if (t === null && !now.current) parts.push("Move over the timeline to see who is in which collective at that moment.");
-  return el("p", { class: "small dim" }, parts.join(" "));
+  if (t === null && now.is_over && run.pairs.size && !now.hang && !now.cause) parts.push(inTotal());
+  return el("p", { class: "small dim", id: "moment-words" }, linked(parts.join(" ")));
+}
+
+// Of a run that is over: how long ranks waited, and for whom.
+function inTotal() {
+  const [first] = awaitedInTotal(), all = [...run.pairs.values()].reduce((sum, each) => sum + each, 0);
+  return `${run.now.nodes.length > MOST_IN_RING ? "All together" : "Arrows are waits in total"}: ranks waited ${seconds(all)}, of which ${percent(first[1] / all)} for rank ${first[0]}.`;
+}
+
+// [rank, seconds for which others waited for it], the most awaited first.
+function awaitedInTotal() {
+  const found = new Map();
+  for (const [pair, total] of run.pairs) { const late = Number(pair.split(">")[1]); found.set(late, (found.get(late) || 0) + total); }
+  return [...found].sort((a, b) => b[1] - a[1]);
 }

@@ -43,6 +43,27 @@ function ranges(numbers) {
   return spans.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
 }
 
+// What can be typed, with a button that copies it.
+function typed(text) {
+  const button = el("button", { class: "copy", title: `Copy: ${text}`, "aria-label": `Copy: ${text}`, onclick: async () => {
+    try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(button.previousSibling); document.execCommand("copy"); }
+    button.textContent = "copied";
+    setTimeout(() => { button.textContent = "copy"; }, 1500);
+  } }, "copy");
+  return el("span", { class: "typed" }, el("code", {}, text), button);
+}
+
+// A sentence whose places, as `train.py, line 8` or `train.py:8`, lead to the source, and whose words between backticks are code.
+function linked(text) {
+  return text.split(/(`[^`\n]+`|[^\s()'"`,]+\.py(?:, line |:)\d+)/).map((part) => {
+    const place = /^(.+\.py)(?:, line |:)(\d+)$/.exec(part);
+    if (place) return placeLink(place[1], Number(place[2]), part);
+    return part.length > 2 && part.startsWith("`") && part.endsWith("`") ? el("code", {}, part.slice(1, -1)) : part;
+  });
+}
+
+const placeLink = (file, line, words = `${shortPath(file)}:${line}`) => (sourceOf(file) ? el("button", { class: "text mono", onclick: () => showSource(file, line) }, words) : words);
+
 const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 const number = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4))));

@@ -3,10 +3,10 @@
 const live = { token: null, runs: [], shown: null, reading: null, heard: 0, lost: false, refused: false, acts: false };
 
 async function follow() {
-  const given = /^#token=(.+)$/.exec(location.hash);
-  if (given) {
-    sessionStorage.setItem("token", given[1]);
-    history.replaceState(null, "", location.pathname);
+  const { token } = readPlace();
+  if (token) {
+    sessionStorage.setItem("token", token);
+    keepPlace({});
   }
   live.token = sessionStorage.getItem("token");
   if (!live.token) { notice("Open the address that composesim view printed: its last part is the token."); return; }
@@ -18,7 +18,8 @@ async function follow() {
     notice(String(error.message));
     return;
   }
-  watch(live.shown);
+  const { run: wanted } = readPlace();
+  watch(live.runs.some((each) => each.name === wanted) ? wanted : live.shown);
 }
 
 async function ask(path, signal, more = {}) {
@@ -31,27 +32,49 @@ async function ask(path, signal, more = {}) {
 // Read the messages of one run until it is over; connect again if the connection ends before.
 async function watch(name) {
   if (live.reading) live.reading.abort();
-  const reading = live.reading = new AbortController();
+  const reading = live.reading = new AbortController(), before = run.now && run.now.run;
   live.shown = name;
   while (!reading.signal.aborted) {
     try {
       const answer = await ask(`/events?run=${encodeURIComponent(name)}`, reading.signal);
-      forget();
-      for (const built of [BUILT, logs.lines]) { if (built.clear) built.clear(); else built.length = 0; }
-      document.getElementById("main").replaceChildren();
-      Object.assign(logs, { taken: 0, rank: "", words: "", level: "" });
-      Object.assign(lanes, { fitted: true, cursor: null, pinned: false });
+      clear();
+      if (before && before !== name) keepPlace({ run: name, t: null, rank: null }); else keepPlace({ run: name });
       await messages(answer.body.getReader());
     } catch (error) {
       if (reading.signal.aborted) return;
       reportError(error);
-      if (!run.now) notice(String(error.message));
       live.refused = error.status === 401;
+      if (!run.now) notice(String(error.message));
+      else if (run.now.run !== name) {  // what is shown belongs to the run before, and stays that
+        live.shown = run.now.run;
+        render();
+        banner(`'${name}' cannot be read: the page's server does not answer. Start it again:`, `composesim view ${name}`);
+        return;
+      }
     }
     if (run.now && run.now.is_over) { showAge(); return; }
     live.lost = true;
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
+}
+
+// Forget the run that was shown.
+function clear() {
+  forget();
+  for (const built of [BUILT, logs.lines]) { if (built.clear) built.clear(); else built.length = 0; }
+  document.getElementById("main").replaceChildren();
+  banner("");
+  Object.assign(logs, { taken: 0, rank: "", words: "", level: "" });
+  Object.assign(lanes, { fitted: true, cursor: null, pinned: false, path: false, rank: null });
+  Object.assign(live, { restored: false, drawn: 0 });
+}
+
+function banner(text, command) {
+  const place = document.getElementById("banner");
+  place.hidden = !text;
+  if (place.dataset.text === `${text}${command}`) return;
+  place.dataset.text = `${text}${command}`;
+  place.replaceChildren(text, " ", command ? typed(command) : "");
 }
 
 async function messages(reader) {
@@ -67,20 +90,39 @@ async function messages(reader) {
     rest = [parts.pop()];
     for (const part of parts.filter((each) => each.startsWith("data: "))) take(JSON.parse(part.slice(6)));
     Object.assign(live, { heard: performance.now(), lost: false });
-    if (run.now) render();
+    if (run.now && !document.hidden) renderOnce();
   }
 }
+
+// Show a message; nothing is drawn while nobody looks.
+function renderOnce() {
+  render();
+  if (!live.restored) { live.restored = true; restorePlace(); }
+}
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden && run.now && live.token) renderOnce(); });
+
 
 function showAge() {
   const place = document.getElementById("age");
   if (!place || !run.now) return;
-  place.textContent = run.now.is_over ? "" : live.refused ? "the page was started again: open the address that it printed" : live.lost ? "disconnected, trying again" : `data is ${((performance.now() - live.heard) / 1000).toFixed(1)} s old`;
+  const ago = (performance.now() - live.heard) / 1000, isOld = live.lost && !run.now.is_over && ago > 3;
+  place.textContent = run.now.is_over ? reading() : live.refused ? "the page was started again: open the address that it printed" : live.lost ? "disconnected, trying again" : `data is ${ago.toFixed(0)} s old`;
+  const pill = document.querySelector("#nav .pill");
+  if (!isOld || !pill) return;
+  pill.className = "pill";
+  pill.textContent = `? last seen running ${Math.round(ago)} s ago`;
+  BUILT.delete("nav");
+  banner("The page's server does not answer: the run may go on, or be over. Start it again:", `composesim view ${run.now.run}`);
 }
+
+const reading = () => (run.now.reading_bytes ? `reading ${bytes(run.now.reading_bytes)} of logs…` : "");
 
 function runList() {
   if (live.runs.length < 2) return null;
-  return el("select", { "aria-label": "Run", onchange: (event) => watch(event.target.value) }, live.runs.map((each) =>
-    el("option", { value: each.name, selected: each.name === live.shown }, each.name + (each.is_running ? " (running)" : ""))));
+  const choose = (label, shown, names, act) => el("select", { "aria-label": label, onchange: (event) => act(event.target.value) }, names.map(([value, words]) => el("option", { value, selected: value === shown }, words)));
+  return [choose("Run", live.shown, live.runs.map((each) => [each.name, each.name + (each.is_running ? " (running)" : "")]), watch), " ",
+    choose("Compare with", compared.other ? compared.other.now.run : "", [["", "compare with …"], ...live.runs.filter((each) => each.name !== live.shown && !each.is_running).map((each) => [each.name, `compare with ${each.name}`])], compareWith)];
 }
 
 function notice(text) { document.getElementById("main").replaceChildren(el("p", { class: "card" }, text)); }

@@ -13,34 +13,47 @@ function section(name, values, build) {
 }
 
 function render() {
-  const now = run.now;
+  const now = run.now, wait = openWait();
   for (const each of live.runs) if (each.name === now.run && now.is_over) each.is_running = false;
-  document.title = `${now.run} · composesim`;
-  section("head", [headKey(now)], () => el("header", { id: "head" }, headOf(now)));
+  const state = verdictPill(now).textContent;
+  document.title = `${state[0]} ${now.run} · composesim`;
+  section("head", [now.program, now.versions, now.ranks.length, now.nodes.length, live.runs, live.shown], () => el("header", { id: "head" }, headOf(now)));
   showAge();
-  section("overview", [now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes], overviewSection);
-  section("hang", now.hang, hangSection);
+  section("overview", [now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes, run.sources.size, run.waits.size], overviewSection);
+  section("hang", [now.hang, run.sources.size], hangSection);
   section("timeline", 1, timelineSection);
-  section("checks", [now.checks, now.sources], checksSection);
+  section("source", [run.sources.size, pane.file, run.waits.size], sourceSection);
+  section("checks", [now.checks, run.sources.size], checksSection);
   section("metrics", [run.metrics.size, [...run.metrics.values()].map((each) => [...each.values()].map((points) => points.length)), now.t], metricsSection);
   section("samples", now.samples, samplesSection);
+  section("compare", [now.against ? now.against.run : "", compared.other ? compared.other.now.run : "", now.t], compareSection);
   section("logs", 1, logsSection);
   showActions(now);
   drawShares(now);
   draw();
+  navigation(now, state, wait);
+  drawPlayer();
   drawCluster();
+  drawWhy();
+  drawDots();
   addLogs();
-  navigation(now);
   footer(now);
 }
 
-const headKey = (now) => [now.run, now.verdict, Boolean(now.hang), now.checks.map((each) => each.status), now.versions, now.ranks.length, now.nodes.length, live.runs];
+const LINKS = [["overview", "Overview"], ["hang", "Hang", 1], ["timeline", "Timeline"], ["cluster", "Cluster"], ["shares", "Ranks"], ["source", "Source"], ["checks", "Checks"], ["metrics", "Metrics"], ["samples", "Samples"], ["compare", "Compare"], ["logs", "Logs"]];
+let watching = null;
 
-function navigation(now) {
-  const problems = now.checks.filter((each) => ["failed", "warned"].includes(each.status)).length;
-  const links = [["overview", "Overview"], ["hang", "Hang", 1], ["timeline", "Timeline"], ["cluster", "Cluster"], ["checks", "Checks", problems], ["metrics", "Metrics"], ["samples", "Samples"], ["logs", "Logs"]];
-  section("nav", links.map(([name]) => !document.getElementById(name).hidden).concat(problems), () =>
-    el("nav", { id: "nav", "aria-label": "Sections" }, links.filter(([name]) => !document.getElementById(name).hidden).map(([name, text, n]) => el("a", { href: `#${name}` }, text, n ? el("span", { class: "count" }, String(n)) : null))));
+// The bar that stays in view: name and verdict, the sections, and the play head.
+function navigation(now, state) {
+  const problems = now.checks.filter((each) => ["failed", "warned"].includes(each.status)).length, links = LINKS.filter(([name]) => { const at = document.getElementById(name); return at && !at.hidden; });
+  const old = BUILT.get("nav");
+  section("nav", [now.run, state, links.map(([name]) => name), problems], () =>
+    el("nav", { id: "nav", "aria-label": "Sections" }, el("h1", {}, now.run), verdictPill(now), links.map(([name, text, n]) => { const found = name === "checks" ? problems : n; return el("a", { href: `#${name}` }, text, found ? el("span", { class: "count" }, String(found)) : null); })));
+  if (old === BUILT.get("nav")) return;
+  if (watching) watching.disconnect();
+  watching = watchSections();
+  const player = document.getElementById("player");
+  if (player.hidden) player.replaceWith(playerBar());
 }
 
 function footer(now) {
@@ -54,6 +67,7 @@ function start() {
   if (data === null) { follow(); return; }
   take(data);
   render();
+  restorePlace();
 }
 
 start();

@@ -1,8 +1,10 @@
 // What the page knows of the run: messages from composesim, appended (compose_sim/core/view/page.py makes them).
 
-const run = { now: null, spans: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: [] };
+const blank = () => ({ now: null, spans: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: new Map(), pairs: new Map(), steps: new Map(), sources: new Map(), ordered: null });
+const run = blank();
 const KIND = { data: 0, forward: 1, backward: 2, optimizer: 3, checkpoint: 4, waiting: 5, moving: 6, collective: 7 };
-const MOST_WAITS = 6;
+
+function forget() { Object.assign(run, blank()); tracebacks.clear(); }
 
 function listIn(map, key) {
   if (!map.has(key)) map.set(key, []);
@@ -11,7 +13,10 @@ function listIn(map, key) {
 
 // Take a message. Spans of a rank are sorted by time, in two rows: what it computes, and the collectives that it is in.
 function take(message) {
+  if (message.earlier) { run.logs = leveled(message.earlier, new Set()).concat(run.logs); filterLogs(); return; }
+  if (message.is_whole) forget();
   run.now = message.now;
+  if (run.now.hang) run.now.straggler = null;  // who stops everybody is not who is slow
   for (const text of message.texts) run.texts.push(text);  // spread, too many would be too many arguments
   const touched = new Set();
   for (const [rank, kind, began, lasted, step, text, late] of message.spans) {
@@ -19,20 +24,60 @@ function take(message) {
     const key = `${rank}/${kind < KIND.waiting ? 0 : 1}`;
     listIn(run.spans, key).push(span);
     touched.add(key);
-    if (kind === KIND.waiting) run.waits.push(span);
+    countStep(span);
+    if (kind === KIND.waiting) countWait(span);
   }
   for (const key of touched) run.spans.get(key).sort((a, b) => a.began - b.began);
-  run.waits = run.waits.sort((a, b) => b.lasted - a.lasted).slice(0, MOST_WAITS);
+  if (touched.size) run.ordered = null;
   for (const [node, ...values] of message.usage) listIn(run.usage, node).push(values);
   for (const [name, rank, step, value] of message.metrics) {
     if (!run.metrics.has(name)) run.metrics.set(name, new Map());
     listIn(run.metrics.get(name), rank).push([step, value]);
   }
-  for (const line of message.logs) run.logs.push(line);
+  for (const line of leveled(message.logs, tracebacks)) run.logs.push(line);
+  for (const [file, first, lines] of message.sources || []) run.sources.set(shortPath(file), { first, lines });
 }
 
-function forget() {
-  Object.assign(run, { now: null, spans: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: [] });
+// A step in one round: when it began and ended, and for each rank how long it waited for others in it, and what it did.
+function countStep(span) {
+  const round = run.now.rounds.filter((each) => each.began_s <= span.began).length, key = round * 1e9 + span.step;
+  let step = run.steps.get(key);
+  if (!step) run.steps.set(key, (step = { key, step: span.step, began: Infinity, ended: 0, waited: new Map(), did: new Map() }));
+  step.began = Math.min(step.began, span.began);
+  step.ended = Math.max(step.ended, span.began + span.lasted);
+  step.waited.set(span.rank, (step.waited.get(span.rank) || 0) + (span.kind === KIND.waiting ? span.lasted : 0));
+  if (!step.did.has(span.rank)) step.did.set(span.rank, new Float64Array(8));
+  step.did.get(span.rank)[span.kind] += span.lasted;
+  delete step.median;
+}
+
+const stepsInOrder = () => (run.ordered = run.ordered || [...run.steps.values()].sort((a, b) => a.key - b.key));
+
+// By how many seconds a rank was later than the median rank in a step: the others waited for it, and it did not.
+function lateness(step, rank) {
+  if (step.median === undefined) step.median = [...step.waited.values()].sort((a, b) => a - b)[step.waited.size >> 1];
+  return step.waited.has(rank) ? Math.max(0, step.median - step.waited.get(rank)) : 0;
+}
+
+// All waits of one collective for one rank; `cost` is how long the last but one rank waited: what the others lost by it.
+function countWait(span) {
+  const key = `${span.step}/${span.text}/${span.late}`, ended = span.began + span.lasted, pair = `${span.rank}>${span.late}`;
+  const wait = run.waits.get(key) || { ...span, ranks: 0, total: 0, cost: Infinity, ended };
+  if (span.lasted > wait.lasted) Object.assign(wait, { rank: span.rank, began: span.began, lasted: span.lasted });
+  run.waits.set(key, Object.assign(wait, { ranks: wait.ranks + 1, total: wait.total + span.lasted, cost: Math.min(wait.cost, span.lasted), ended: Math.max(wait.ended, ended) }));
+  run.pairs.set(pair, (run.pairs.get(pair) || 0) + span.lasted);
+}
+
+const tracebacks = new Set();  // ranks whose last line is part of one
+
+// Lines with their level: 2 for errors and all of a traceback, 1 for warnings.
+function leveled(lines, open) {
+  return lines.map(([rank, line, t]) => {
+    const text = (line.includes("\x1b") ? plain(line) : line).replace(/^\[rank\d+\]: ?/, ""), begins = text.startsWith("Traceback (");
+    const level = open.has(rank) || LEVEL.error.test(text) ? 2 : LEVEL.warning.test(text) ? 1 : 0;
+    if (begins) open.add(rank); else if (!/^\s/.test(text)) open.delete(rank);
+    return [rank, line, t, level];
+  });
 }
 
 // What is computed once per message: with 1,000 nodes, drawing the cluster asks for it a million times.
@@ -85,6 +130,14 @@ function spanAt(rank, t) {
     if (span && span.began <= t) return span;
   }
   return null;
+}
+
+// The collective for which ranks of a running run wait so long that it is no longer ordinary, if there is one.
+function openWait() {
+  const now = run.now;
+  if (now.is_over || now.hang || !now.current) return null;
+  const lasted = stepsInOrder().slice(-50).map((each) => each.ended - each.began).sort((a, b) => a - b), usual = lasted[lasted.length >> 1] || 0;
+  return collectivesAt(null).find((each) => each.kind === "waiting" && each.all.length && each.lasted > Math.max(1, 5 * usual)) || null;
 }
 
 function within(periods, t) {

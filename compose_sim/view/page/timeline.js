@@ -3,43 +3,53 @@
 const NAMES = ["loads data", "forward", "backward", "optimizer", "saves or loads a checkpoint", "waits", "moves data", "collective"];
 const COLORS = ["--data", "--forward", "--backward", "--optimizer", "--checkpoint", "--waiting", "--moving", "--collective"];
 const AXIS = 24, HATCHED = 20;  // pixels; in lower lanes nobody sees stripes, and they take half of the time of a frame
+const WIDEST_CELL = 6;  // pixels: of a narrower step only what took longest in it is drawn
 let marksHeight = 6;  // the room for marks above the lanes
-const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, width: 0, wanted: false, rank: null };
+const lanes = { from: 0, to: 1, fitted: true, cursor: null, pinned: false, canvas: null, over: null, width: 0, wanted: false, rank: null, path: false };
 
 function timelineSection() {
-  const canvas = el("canvas", { id: "lanes", tabindex: 0, role: "application", "aria-describedby": "lane-keys",
-    "aria-label": "Timeline. Arrow keys move, plus and minus zoom, 0 shows everything." });
+  const canvas = el("canvas", { id: "lanes", tabindex: 0, role: "application", "aria-describedby": "lane-keys moment-words", "aria-label": "Timeline: a lane for each rank. Arrow keys go from step to step and from rank to rank; the moment is described below, and by rank in the table." });
   lanes.canvas = canvas;
+  lanes.over = el("canvas", { id: "over", "aria-hidden": "true" });  // the moment alone: a pointer that moves repaints no lane
   canvas.addEventListener("wheel", onWheel, { passive: false });
   canvas.addEventListener("pointerdown", onDown);
   canvas.addEventListener("pointermove", onHover);
   canvas.addEventListener("pointerleave", () => { showTip(""); if (!lanes.pinned) setCursor(null); });
   canvas.addEventListener("dblclick", (event) => zoom(0.4, timeAt(event)));
-  canvas.addEventListener("keydown", onKey);
   new ResizeObserver(draw).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   const button = (label, title, act) => el("button", { title, "aria-label": title, onclick: act }, label);
   return el("section", { id: "timeline" },
-    el("h2", {}, "Timeline", el("small", { id: "span-words" })),
+    el("div", { class: "bar" }, el("h2", {}, "Timeline", el("small", { id: "span-words" })),
+      el("input", { id: "goto", class: "push", size: 13, placeholder: "12.5 or 12:03:07", "aria-label": "Go to a time: seconds since the start, or the time of day", onchange: (event) => goTo(event.target) }), button("−", "Zoom out", () => zoom(2)), button("+", "Zoom in", () => zoom(0.5)),
+      button("All", "Show the whole run", fit), button("Steps", "Show all steps", fitSteps), button("?", "Show the keys", showHelp)),
     el("div", { class: "card" },
       el("div", { class: "bar" },
-        el("span", { class: "legend" }, Object.keys(KIND).map((name) =>
-          el("span", {}, el("i", { class: name }), { data: "loads data", waiting: "waits for a rank", moving: "moves data" }[name] || name))),
-        el("input", { id: "goto", class: "push", size: 13, placeholder: "12.5 or 12:03:07", "aria-label": "Go to a time: seconds since the start, or the time of day", onchange: (event) => goTo(event.target) }), button("−", "Zoom out", () => zoom(2)), button("+", "Zoom in", () => zoom(0.5)),
-        button("Fit", "Show everything", fit)),
-      canvas,
-      el("p", { class: "small dim", id: "lane-keys" }, "Drag to move, Ctrl and the wheel or double click to zoom. With the keyboard: ← →, + −, 0. Click to hold a moment in the picture of the cluster and in the logs.")),
+        el("details", { class: "key", open: innerWidth >= 700 }, el("summary", { class: "small dim" }, "Colors"), el("span", { class: "legend" }, Object.keys(KIND).map((name) =>
+          el("span", {}, el("i", { class: name }), { data: "loads data", waiting: "waits for a rank", moving: "moves data" }[name] || name)), el("span", {}, el("i", { class: "late" }), "others wait for it")))),
+      heatCanvas(), el("div", { class: "layers" }, canvas, lanes.over), el("p", { class: "small", id: "why", hidden: true }),
+      el("p", { class: "small dim", id: "lane-keys" }, "Drag to move, Ctrl and the wheel or double click to zoom, click to hold a moment in all parts of the page. Keys: ← → steps, [ ] long waits, ? all keys.")),
     actionsCard(run.now),
-    el("div", { class: "grid", id: "below" }, el("div", { class: "card", id: "cluster" }, el("h3", {}, "Cluster ", el("span", { class: "dim small", id: "moment" })), el("div", { id: "picture" })), el("div", { class: "card scroll", id: "shares", tabindex: 0, "aria-label": "Where the time of each rank went" })),
+    el("div", { class: "card", id: "cluster" }, el("h3", {}, "Cluster ", el("span", { class: "dim small", id: "moment" })), el("div", { id: "picture" })),
+    el("div", { class: "card scroll", id: "shares", tabindex: 0, "aria-label": "Where the time of each rank went" }),
     el("div", { class: "card", id: "waits" }));
 }
 
 function fit() { Object.assign(lanes, { ...extent(), fitted: true }); draw(); }
 
-// What happens before the first rank starts is left out.
-function extent() {
-  const begins = Object.values(run.now.lives).map(([first]) => first[0]), to = endOfRun(), from = begins.length ? Math.min(...begins) : 0;
-  return { from: Math.max(0, from - (to - from) * 0.01), to: to + (to - from) * 0.01 };
+const extent = () => ({ from: 0, to: endOfRun() * 1.01 });
+
+function fitSteps() {
+  const steps = stepsInOrder();
+  if (steps.length) show(Math.min(...steps.map((each) => each.began)), Math.max(...steps.map((each) => each.ended)));
+}
+
+const pan = (way) => show(lanes.from + (way * (lanes.to - lanes.from)) / 8, lanes.to + (way * (lanes.to - lanes.from)) / 8);
+
+// A moment with what is around it: as much as a few steps take, or an eighth of what is shown.
+function showAround(t, wide = 0) {
+  const around = wide || Math.max(0.05, (lanes.to - lanes.from) / 16);
+  show(t - around, t + around);
 }
 
 function show(from, to) {
@@ -68,7 +78,7 @@ function draw() {
 
 function paint() {
   if (lanes.fitted) Object.assign(lanes, extent());
-  marksHeight = marksOf(run.now).length ? 38 : 6;
+  marksHeight = marksOf(run.now).length ? 53 : 6;
   const { canvas } = lanes, ranks = ranksOf(run.now), high = laneHeight(ranks.length), width = lanes.width = canvas.clientWidth;
   const height = AXIS + marksHeight + ranks.length * high + 6, scale = devicePixelRatio || 1;
   const pen = canvas.getContext("2d"), pixels = [Math.round(width * scale), Math.round(height * scale)];
@@ -80,16 +90,29 @@ function paint() {
   pen.clearRect(0, 0, width, height);
   pen.font = "12px system-ui, sans-serif";
   pen.textBaseline = "middle";
-  const paints = COLORS.map(color);
+  const paints = COLORS.map(color), awaits = awaitedAt(), perStep = ((width - labelWidth()) * stepLength()) / (lanes.to - lanes.from);
   if (high >= HATCHED) paints[KIND.waiting] = hatch(pen, color("--waiting"), color("--waiting-soft"));
   const base = color("--lane"), ink = color("--ink"), dim = color("--dim"), bad = color("--bad"), card = color("--card"), accent = color("--accent"), left = labelWidth();
   ranks.forEach((rank, index) => {
     const y = AXIS + marksHeight + index * high, room = high - (high > 20 ? 6 : 2);
     pen.fillStyle = base;
     for (const [began, ended] of run.now.lives[rank] || []) box(pen, xOf(began), y, xOf(ended === null ? run.now.t : ended) - xOf(began), room, left);
+    startOf(pen, rank, y, room, left, dim);
     const upper = Math.round(room * 0.58);
-    row(pen, run.spans.get(`${rank}/0`), y, upper, paints, left, width);
-    row(pen, run.spans.get(`${rank}/1`), y + upper, room - upper, paints, left, width);
+    if (perStep < WIDEST_CELL) cells(pen, rank, y, room, paints, left);
+    else {
+      row(pen, run.spans.get(`${rank}/0`), y, upper, paints, left, width);
+      row(pen, run.spans.get(`${rank}/1`), y + upper, room - upper, paints, left, width);
+    }
+    pen.fillStyle = bad;  // the strong color is for who is awaited, and not for who waits
+    for (const [began, ended] of awaits.get(rank) || []) box(pen, xOf(began), y + upper, xOf(ended) - xOf(began), room - upper, left);
+    for (const fault of run.now.faults) {
+      if (!fault.nodes.includes(nodeOf(rank, fault.begun_s)) || (fault.rank ?? rank) !== rank) continue;
+      pen.fillStyle = color("--warn");
+      pen.globalAlpha = 0.35;
+      box(pen, xOf(fault.begun_s), y, xOf(fault.healed_s === null ? run.now.t : fault.healed_s) - xOf(fault.begun_s), room, left);
+      pen.globalAlpha = 1;
+    }
     const wait = currentOf(rank);
     if (wait && wait.began !== null) { pen.fillStyle = paints[KIND[wait.kind]]; box(pen, xOf(wait.began), y + upper, xOf(Math.max(run.now.t, wait.began + wait.lasted)) - xOf(wait.began), room - upper, left); }
     for (const [began, ended, waits] of run.now.stalls[rank] || []) {
@@ -112,12 +135,94 @@ function paint() {
   }
   axis(pen, width, height, dim, left);
   marks(pen, width, height, left);
-  if (lanes.cursor !== null) {
-    pen.fillStyle = ink;
-    pen.fillRect(xOf(lanes.cursor), AXIS - 4, 1, height);
-  }
+  ends(pen, ranks, high, left);
+  paintPath(pen, ranks, high, AXIS + marksHeight);
+  paintMoment();
+  paintHeat(width);
   const words = document.getElementById("span-words");
-  if (words) words.textContent = lanes.fitted ? "all steps" : `${seconds(lanes.to - lanes.from)} from ${lanes.from.toFixed(3)} s`;
+  if (words) words.textContent = lanes.fitted ? "the whole run" : `${seconds(lanes.to - lanes.from)} from ${lanes.from.toFixed(3)} s`;
+}
+
+function paintMoment() {
+  const { canvas, over } = lanes, scale = devicePixelRatio || 1;
+  over.style.height = canvas.style.height;
+  if (over.width !== canvas.width || over.height !== canvas.height) [over.width, over.height] = [canvas.width, canvas.height];
+  const pen = over.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, over.width, over.height);
+  if (lanes.cursor === null || xOf(lanes.cursor) < labelWidth()) return;
+  pen.fillStyle = color("--ink");
+  pen.fillRect(xOf(lanes.cursor), AXIS - 4, lanes.pinned ? 2 : 1, over.height);
+}
+
+// Rank -> when others waited for it: [began, ended].
+function awaitedAt() {
+  const found = new Map(), least = noticeable(), hang = run.now.hang;
+  for (const wait of run.waits.values()) {
+    if (wait.lasted < least || wait.ended < lanes.from || wait.began > lanes.to || ownWait(wait.late, wait.began, wait.ended).lasted > wait.lasted / 2) continue;
+    listIn(found, wait.late).push([wait.began, wait.began + wait.lasted]);
+  }
+  const open = openWait();
+  for (const rank of open ? open.all : []) listIn(found, rank).push([run.now.t - open.lasted, run.now.t]);
+  if (hang && hang.rank !== null && !run.now.is_over) listIn(found, hang.rank).push([stallOf(run.now, hang.rank) ?? run.now.t, run.now.t]);
+  return found;
+}
+
+function stepLength() {
+  const steps = stepsInOrder();
+  return steps.length ? (Math.max(...steps.map((each) => each.ended)) - steps[0].began) / steps.length : Infinity;
+}
+
+// Before its first step: the node starts, meets the others, and the rank imports what the script needs.
+function startOf(pen, rank, y, room, left, dim) {
+  const life = (run.now.lives[rank] || [])[0], node = life && run.now.starts[life[2]], init = run.now.inits[rank] || [];
+  if (!life || node === undefined) return;
+  const first = (run.spans.get(`${rank}/0`) || run.spans.get(`${rank}/1`) || [])[0], ready = Math.min(init[0] ?? Infinity, first ? first.began : Infinity, life[1] ?? run.now.t, run.now.t);
+  for (const [from, to, words, strong] of [[0, node, "node starts", 0], [node, life[0], "nodes meet", 1], [life[0], ready, "imports", 0], [init[0], init[1], "joins the group", 1]]) {
+    if (from === undefined || to === undefined || to - from < 0.01) continue;
+    const x = Math.max(left, xOf(from)), wide = xOf(to) - x;
+    if (wide < 1) continue;
+    pen.fillStyle = color(strong ? "--line" : "--soft");
+    pen.fillRect(x, y, wide - 1, room);
+    pen.fillStyle = dim;
+    pen.textAlign = "left";
+    if (room >= 12 && pen.measureText(words).width + 10 < wide) pen.fillText(words, x + 5, y + room / 2);
+  }
+}
+
+// One cell for each step: its color is what took longest.
+function cells(pen, rank, y, room, paints, left) {
+  const last = { x: -1, did: null };
+  for (const step of stepsInOrder()) {
+    const did = step.did.get(rank);
+    if (!did || step.ended < lanes.from || step.began > lanes.to) continue;
+    const x = xOf(step.began), wide = Math.max(1, xOf(step.ended) - x);
+    if (Math.floor(x) === last.x) continue;
+    last.x = Math.floor(x);
+    pen.fillStyle = paints[did.indexOf(Math.max(...did))];
+    box(pen, x, y, wide > 3 ? wide - 0.5 : wide, room, left);
+  }
+}
+
+// How lanes ended: a cross for the first failure, a square for ranks that were stopped because of it.
+function ends(pen, ranks, high, left) {
+  const cause = run.now.cause;
+  if (!cause || run.now.hang) return;
+  pen.textAlign = "center";
+  ranks.forEach((rank, index) => {
+    const t = endOfLife(rank), state = ofMessage(run.now).states.get(rank);
+    if (t === null || xOf(t) < left || !(rank === cause.rank || (state && state.stopped))) return;
+    pen.fillStyle = color(rank === cause.rank ? "--bad" : "--dim");
+    pen.font = `${rank === cause.rank ? "bold 18" : "11"}px system-ui, sans-serif`;
+    pen.fillText(rank === cause.rank ? "✕" : "■", Math.min(lanes.width - 8, xOf(t)), AXIS + marksHeight + index * high + high / 2 - 3);
+  });
+  pen.font = "12px system-ui, sans-serif";
+}
+
+// When a rank ended, if it has.
+function endOfLife(rank) {
+  const lives = run.now.lives[rank] || [], last = lives[lives.length - 1];
+  return last && last[1] !== null ? last[1] : null;
 }
 
 // Spans that are narrower than a pixel share it: it has the color of what took longest in it, and is fainter if little happened.
@@ -179,19 +284,20 @@ function axis(pen, width, height, dim, left) {
 
 // Rounds, faults with their undo, and hangs, across all lanes.
 function marks(pen, width, height, left) {
-  const taken = [-Infinity, -Infinity];  // the ends of the texts in two rows
+  const taken = [-Infinity, -Infinity, -Infinity];  // the ends of the texts in three rows
   pen.textAlign = "left";
   for (const mark of marksOf(run.now).sort((a, b) => a.began - b.began)) {
     const from = Math.max(left, xOf(mark.began)), to = Math.min(width, xOf(mark.ended));
     if (to < left || from > width) continue;
     pen.fillStyle = color(mark.color);
-    pen.globalAlpha = 0.09;
-    pen.fillRect(from, AXIS + marksHeight - 4, Math.max(mark.ended > mark.began ? 1.5 : 0, to - from), height);
-    pen.globalAlpha = 1;
     pen.fillRect(from, AXIS, 1.5, mark.ended > mark.began ? marksHeight - 4 : height);
     if (mark.ended > mark.began) pen.fillRect(from, AXIS + marksHeight - 6, to - from, 3);
-    const room = pen.measureText(mark.text).width, x = from + room + 9 > width ? Math.max(left, from - 5 - room) : from + 5, row = taken[0] <= x ? 0 : 1;
-    if (taken[row] > x) continue;
+    const room = pen.measureText(mark.text).width, x = from + room + 9 > width ? Math.max(left, from - 5 - room) : from + 5, row = taken.findIndex((each) => each <= x);
+    if (row < 0) continue;
+    const shade = pen.fillStyle;
+    pen.fillStyle = color("--card");  // no line of another mark goes through the text
+    pen.fillRect(x - 2, AXIS + 15 * row, Math.min(room, width - left) + 4, 14);
+    pen.fillStyle = shade;
     taken[row] = x + room + 7;
     pen.fillText(mark.text, x, AXIS + 7 + 15 * row, width - left);
   }
@@ -200,10 +306,11 @@ function marks(pen, width, height, left) {
 function marksOf(now) {
   const found = now.rounds.slice(1).map((each) => ({ began: each.began_s, ended: each.began_s, color: "--accent", text: `round ${each.generation + 1}: ${count(each.world_size, "rank")}` }));
   for (const fault of now.faults) {
-    found.push({ began: fault.begun_s, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, color: "--warn", text: fault.text });
+    found.push({ began: fault.begun_s, rank: fault.rank ?? null, ended: fault.healed_s === null ? Math.max(now.t, fault.begun_s) : fault.healed_s, color: "--warn", text: fault.text });
   }
-  const stalled = Object.values(now.stalls).filter((each) => each.length && now.hang).map((each) => each.reduce((one, other) => (other[0] > one[0] ? other : one)));
-  if (stalled.length) found.push({ began: Math.min(...stalled.map((each) => each[0])), ended: now.t, color: "--bad", text: "no rank makes progress" });
+  const stuck = now.hang ? stallOf(now, now.hang.rank) : null, cause = now.cause, died = cause && !now.hang && cause.rank !== null ? endOfLife(cause.rank) : null;
+  if (stuck !== null) found.push({ began: stuck, ended: now.t, rank: now.hang.rank, color: "--bad", text: now.hang.rank === null ? "no rank makes progress" : `all wait for rank ${now.hang.rank}` });
+  if (died !== null) found.push({ began: died, ended: died, rank: cause.rank, color: "--bad", text: `rank ${cause.rank}: ${cause.message.split("\n")[0]}`.slice(0, 60) });
   return found.filter((each) => each.began !== null);
 }
 
@@ -219,15 +326,22 @@ function describe(span) {
 }
 
 function onHover(event) {
-  if (!run.now || event.buttons) return;
+  if (!run.now || event.buttons || lanes.following) return;
+  lanes.following = true;  // once in a frame, whatever the pointer did meanwhile
+  requestAnimationFrame(() => { lanes.following = false; if (lanes.canvas.matches(":hover")) hover(event); });
+}
+
+function hover(event) {
   const t = timeAt(event), rank = rankAt(event);
   if (!lanes.pinned) setCursor(t);
-  const mark = event.offsetY < AXIS + marksHeight && marksOf(run.now).find((each) => xOf(each.began) - 4 <= event.offsetX && event.offsetX <= Math.max(xOf(each.ended), xOf(each.began) + 60));
+  const mark = markAt(event);
   if (mark) { showTip(`${mark.text}\n${mark.began.toFixed(2)} s${mark.ended > mark.began ? ` to ${mark.ended.toFixed(2)} s` : ""}`, event.clientX, event.clientY); return; }
   const span = rank === null || rank === undefined ? null : nearest(rank, t);
   const stall = !span && within(run.now.stalls[rank], t) ? `rank ${rank} ${doing(rank, t).words}` : "";
   showTip(span ? describe(span) : stall, event.clientX, event.clientY);
 }
+
+const markAt = (event) => (event.offsetY < AXIS + marksHeight ? marksOf(run.now).find((each) => xOf(each.began) - 4 <= event.offsetX && event.offsetX <= Math.max(xOf(each.ended), xOf(each.began) + 60)) : null);
 
 // The span under the pointer, or one that is too narrow to hit, within three pixels.
 function nearest(rank, t) {
@@ -237,8 +351,11 @@ function nearest(rank, t) {
 
 function setCursor(t) {
   lanes.cursor = t;
-  draw();
+  if (lanes.width) paintMoment();
   drawCluster();
+  drawWhy();
+  drawCrosshairs();
+  if (lanes.path) draw();
 }
 
 function onDown(event) {
@@ -250,10 +367,9 @@ function onDown(event) {
   lanes.canvas.addEventListener("pointerup", (each) => {
     lanes.canvas.removeEventListener("pointermove", move);
     if (moved) return;
-    lanes.pinned = !lanes.pinned;
-    lanes.rank = rankAt(each) ?? null;
-    setCursor(timeAt(each));
-    if (lanes.pinned) showLogsAt(lanes.cursor);
+    const mark = markAt(each);
+    if (mark) hold(mark.began, mark.rank ?? null);
+    else if (lanes.pinned) { release(); setCursor(timeAt(each)); } else hold(timeAt(each), rankAt(each) ?? null);
   }, { once: true });
 }
 
@@ -261,16 +377,6 @@ function onWheel(event) {
   if (!event.ctrlKey && !event.metaKey) return;
   event.preventDefault();
   zoom(1.0015 ** event.deltaY, timeAt(event));
-}
-
-function onKey(event) {
-  const step = (lanes.to - lanes.from) / 8;
-  const acts = {
-    ArrowLeft: () => show(lanes.from - step, lanes.to - step), ArrowRight: () => show(lanes.from + step, lanes.to + step),
-    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": fit, Home: () => show(0, lanes.to - lanes.from),
-    End: () => show(endOfRun(), endOfRun() + lanes.to - lanes.from), Escape: () => { lanes.pinned = false; setCursor(null); },
-  };
-  if (acts[event.key] && !event.ctrlKey && !event.metaKey) { event.preventDefault(); acts[event.key](); }
 }
 
 // Show a time: seconds since the start of the run, or a time of day.
@@ -285,9 +391,12 @@ function goTo(box) {
 }
 
 function hold(t, rank) {
+  const changed = lanes.rank !== rank;
   Object.assign(lanes, { pinned: true, rank });
   setCursor(t);
   showLogsAt(t);
+  keepPlace({ t: t.toFixed(3), rank });
+  if (changed) draw();
 }
 
 function jumpTo(span) {

@@ -110,8 +110,29 @@ def test_a_long_run_is_thinned_and_the_page_says_so() -> None:
 
     assert [span[4] for span in message["spans"]] == sorted([7, *range(0, 100, 2)])
     assert len(message["metrics"]) == 10
-    assert len(message["logs"]) == 10
+    assert len([rank for rank, *_ in message["logs"] if rank == 0]) == 10
     assert len(message["now"]["left_out"]) == 2
+
+
+def test_a_report_without_some_lines_keeps_problems_and_the_first_and_last_lines_and_marks_gaps() -> None:
+    fold = PageFold(a_plan(nodes=2))
+    fold.add_events([Event(t=0.0, kind="started")])
+    lines = [f"line {number}" for number in range(3000)]
+    lines[1000:1000] = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3, in f',
+        "ZeroDivisionError: no",
+        "then",
+    ]
+    fold.add_events(an_event("log", float(number), rank=0, line=line) for number, line in enumerate(lines))
+    message = thin(fold.take(report=a_report(), is_over=True), most_spans=1, most_points=1, most_log_bytes=80_000)
+    kept = [line for rank, line, _ in message["logs"] if rank == 0]
+
+    assert kept[:500] == lines[:500]
+    assert kept[500:503] == lines[1000:1003]
+    assert kept[503:] == lines[-len(kept[503:]) :]
+    gaps = [line for rank, line, _ in message["logs"] if rank == -1]
+    assert [int(gap.split()[0]) for gap in gaps] == [500, 3004 - 1003 - len(kept[503:])]
 
 
 def test_a_collective_that_only_the_end_of_a_fault_let_go_on_was_a_wait_for_the_rank_that_it_held() -> None:
