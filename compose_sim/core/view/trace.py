@@ -90,6 +90,9 @@ def _is_finite(value: Any) -> bool:
 
 _ROW = dict.fromkeys(KINDS[: KINDS.index("waiting")], 0)  # thread 0 computes; thread 1 is in collectives
 _RUN_PID = 1  # the run comes first, then nodes; 0 is the idle process for Perfetto
+_RUN_TID, _FIRST_TID = 100_000_000, 100_000_001  # beyond all processes
+_FIRST_FLOW = 1_000_000_000  # numbers of flows of waits; those of messages and of profiles are smaller
+_SHORTEST, _AT_THE_END = 1, 5e6  # microseconds of a span, and before the end of a run
 _PIDS_OF_RANK = 1000  # numbers for the processes in the profile of a rank, which are few
 _SORTED_PER_NODE = 1_000_000  # the profiles of its ranks follow a node
 _SHORTEST_ARROW = 2.0  # microseconds: both ends must be inside their spans
@@ -108,25 +111,30 @@ def chrome_trace(
     events = [_named(_RUN_PID, "process_name", f"run {now['run']}"), _sorted(_RUN_PID, 0)]
     for name, pid in pids.items():
         events += [_named(pid, "process_name", name), _sorted(pid, pid * _SORTED_PER_NODE)]
+    events.append(_named(_RUN_PID, "thread_name", "rounds, faults and the end", _RUN_TID))
     for rank, node in sorted(node_of.items()):
         for row, words in enumerate(("computes", "in collectives")):
-            events.append(_named(pids.get(node, _RUN_PID), "thread_name", f"rank {rank} {words}", _thread(rank, row)))
+            events += _track(pids.get(node, _RUN_PID), rank, row, f"rank {rank} {words}")
     texts, spans = ["", *message["texts"]], []
     for rank, kind, began, lasted, step, text, late in message["spans"]:
+        if lasted < _SHORTEST:
+            continue
         name = now["kinds"][kind]
-        words = texts[text].partition(" #")[0]
-        what = name if name in _ROW else f"{words}: {name}" if name != "collective" else words
         arguments = {"step": step, "what": texts[text], "waits for rank": late}
         spans.append(
             {
-                **{"ph": "X", "name": what, "cat": name, "ts": began, "dur": lasted},
-                **{"pid": pids.get(node_of.get(rank, ""), _RUN_PID), "tid": _thread(rank, _ROW.get(name, 1))},
+                **{"ph": "X", "name": _name_of(name, texts[text], late), "cat": name, "ts": began, "dur": lasted},
+                **_place(pids.get(node_of.get(rank, ""), _RUN_PID), rank, _ROW.get(name, 1)),
                 "args": {key: value for key, value in arguments.items() if value not in (None, "")},
             }
         )
-    events += _nested(spans)
+    places = {
+        rank: (pid, _place(pid, rank, 1)["tid"]) for rank, node in node_of.items() for pid in [pids.get(node, _RUN_PID)]
+    }
+    stuck = _stuck(message, places)
+    events += _nested([*spans, *stuck])
+    events += _flows(message, places, stuck)
     started_at = now["timings"]["started_at"] or 0.0
-    places = {rank: (pids.get(node, _RUN_PID), _thread(rank, 1)) for rank, node in node_of.items()}
     events += _arrows(messages, places, started_at)
     for index, profile in enumerate(sorted(profiles, key=lambda each: each.rank), 1):
         sort_index = pids.get(profile.node, _RUN_PID) * _SORTED_PER_NODE + index * _PIDS_OF_RANK
@@ -139,6 +147,54 @@ def chrome_trace(
         "otherData": {"run": now["run"], "program": now["program"]},
         "traceEvents": events + _of_the_run(message, pids),
     }
+
+
+def _name_of(kind: str, what: str, late: int | None) -> str:
+    """Return the name of a span; it begins with what matters, as its end is cut off."""
+    words = what.partition(" #")[0]
+    if kind == "waiting":
+        return f"waits for rank {late} · {words}"
+    return kind if kind in _ROW else words if kind == "collective" else f"{kind} · {words}"
+
+
+def _stuck(message: PageMessage, places: Mapping[int, tuple[int, int]]) -> _Events:
+    """Return what the cause of a hang does from when others began to wait for it."""
+    now = message["now"]
+    hang = now["hang"]
+    if not hang or hang["rank"] not in places:
+        return []
+    ended = now["t"] * 1e6
+    waits = [span for span in message["spans"] if span[6] == hang["rank"] and span[2] + span[3] >= ended - _AT_THE_END]
+    began = min((span[2] for span in waits), default=None)
+    if began is None:
+        return []
+    stands = next((each["stands"] for each in hang["ranks"] if each["is_culprit"]), "")
+    pid, tid = places[hang["rank"]]
+    waiters = len({span[0] for span in waits})
+    name = f"{stands}: {waiters} ranks wait" if waiters > 1 else f"{stands}: a rank waits"
+    return [{"ph": "X", "name": name, "cat": "hang", "ts": began, "dur": round(ended) - began, "pid": pid, "tid": tid}]
+
+
+def _flows(message: PageMessage, places: Mapping[int, tuple[int, int]], stuck: _Events) -> _Events:
+    """Return flows from where the rank that was late reached a collective, to the ends of the waits for it."""
+    reached: dict[tuple[int, int, int], int] = {}
+    for rank, kind, began, lasted, step, text, _ in message["spans"]:
+        if message["now"]["kinds"][kind] == "moving" and lasted >= _SHORTEST:
+            reached.setdefault((rank, step, text), began)
+    hung = message["now"]["hang"]["rank"] if stuck else None
+    events: _Events = []
+    for number, (rank, _, began, lasted, step, text, late) in enumerate(message["spans"], _FIRST_FLOW):
+        if late is None or rank not in places or late not in places or lasted < _SHORTEST_ARROW:
+            continue
+        ends_in_hang = late == hung and began >= stuck[0]["ts"]
+        at = stuck[0]["ts"] + 1 if ends_in_hang else reached.get((late, step, text))
+        if at is None:
+            continue
+        for phase, of, ts in (("s", late, at), ("f", rank, began + lasted - 1)):
+            pid, tid = places[of]
+            flow = {"ph": phase, "cat": "wait", "name": f"waited for rank {late}", "id": number, "ts": ts}
+            events.append({**flow, "pid": pid, "tid": tid, **({"bp": "e"} if phase == "f" else {})})
+    return events
 
 
 def perfetto_files(trace: dict[str, Any]) -> dict[str, str]:
@@ -214,10 +270,12 @@ def _of_the_run(message: PageMessage, pids: dict[str, int]) -> _Events:
         for each in now["rounds"]
     ]
     if now["cause"]:
-        events.append(_instant(f"{now['verdict']}: {now['cause']['message'].partition(chr(10))[0]}", now["t"]))
+        stalls = [began for periods in now["stalls"].values() for began, *_ in periods] if now["hang"] else []
+        first_line = now["cause"]["message"].partition("\n")[0]
+        events.append(_instant(f"{now['verdict']}: {first_line}", min(stalls, default=now["t"])))
     for fault in now["faults"]:
         ended = fault["healed_s"] if fault["healed_s"] is not None else now["t"]
-        common = {"cat": "fault", "name": fault["text"], "id": fault["id"], "pid": _RUN_PID, "tid": 0}
+        common = {"cat": "fault", "name": fault["text"], "id": fault["id"], "pid": _RUN_PID, "tid": _RUN_TID}
         events.append({"ph": "b", "ts": fault["begun_s"] * 1e6, **common})
         events.append({"ph": "e", "ts": max(ended, fault["begun_s"]) * 1e6, **common})
     for node, t, cpus, memory, *_ in message["usage"]:
@@ -237,8 +295,16 @@ def _sorted(pid: int, index: int) -> dict[str, Any]:
 
 
 def _instant(name: str, t: float | None) -> dict[str, Any]:
-    return {"ph": "i", "s": "g", "name": name, "ts": (t or 0.0) * 1e6, "pid": _RUN_PID, "tid": 0}
+    return {"ph": "i", "s": "t", "name": name, "ts": (t or 0.0) * 1e6, "pid": _RUN_PID, "tid": _RUN_TID}
 
 
-def _thread(rank: int, row: int) -> int:
-    return 2 * rank + row + 1
+def _place(pid: int, rank: int, row: int) -> dict[str, int]:
+    """Return the process and the thread; no thread has the number of a process, which would make it the main one."""
+    return {"pid": pid, "tid": _FIRST_TID + 2 * rank + row}
+
+
+def _track(pid: int, rank: int, row: int, name: str) -> _Events:
+    """Return the name of a track and its place among those of its node."""
+    place = _place(pid, rank, row)
+    index = {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": 2 * rank + row}}
+    return [_named(pid, "thread_name", name, place["tid"]), index]
