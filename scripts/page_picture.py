@@ -1,4 +1,8 @@
-"""Picture one section of a report: `python -m scripts.page_picture PICTURE.png REPORT.html SECTION [HEIGHT]`, in Chromium."""
+"""
+Picture one section of a report, or the top of the page, in Chromium: `page` shows the steps, wide.
+
+`python -m scripts.page_picture PICTURE.png REPORT.html SECTION [HEIGHT [dark]]`
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,29 @@ from pathlib import Path
 
 from tests.view.browser import a_tab
 
-WIDTH, MARGIN = 1000, 8  # pixels
+WIDTH, WIDTH_OF_PAGE, MARGIN = 1000, 1280, 8  # pixels
+SHOW_STEPS = "(async () => { fitSteps(); await new Promise((done) => setTimeout(done, 300)); })()"
 
 
 def main() -> None:
     """Write the picture."""
-    picture, report, section, *height_given = sys.argv[1:]
+    picture, report, section, *more = sys.argv[1:]
+    height, scheme = [*more, "", ""][:2]
     with a_tab() as tab:
-        tab.open(Path(report).resolve().as_uri(), width=WIDTH)
-        element = f"document.getElementById({json.dumps(section)})"
-        tab.wait_for(f"{element} && !{element}.hidden && document.querySelector('footer')")
-        x, y, width, height = tab.run(
-            f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, at.height]; }})()"
-        )
-        clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN}
-        clip["height"] = int(height_given[0]) if height_given else height + 2 * MARGIN
+        wide = WIDTH_OF_PAGE if section == "page" else WIDTH
+        tab.open(Path(report).resolve().as_uri(), width=wide, scheme=scheme or "light")
+        tab.wait_for("document.querySelector('footer')")
+        if section == "page":
+            tab.run(SHOW_STEPS)
+            clip: dict[str, float] = {"x": 0, "y": 0, "width": wide, "height": int(height)}
+        else:
+            element = f"document.getElementById({json.dumps(section)})"
+            tab.wait_for(f"{element} && !{element}.hidden")
+            x, y, width, own = tab.run(
+                f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, at.height]; }})()"
+            )
+            clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN}
+            clip["height"] = int(height) if height else own + 2 * MARGIN
         tab.picture(Path(picture), clip=clip)
 
 

@@ -39,6 +39,7 @@ _OWN_VERBS = {
     "report": "Show the report of a run.",
     "view": "Show a run as a page in the browser, live or finished.",
     "stats": "Show CPU, memory and network of each node.",
+    "top": "Show what each rank does, as lanes in the terminal.",
     "trace": "Write the timeline of a run for Perfetto.",
     "profile": "Profile some steps on all ranks of a run.",
     "dump": "Show the stack and the pending collectives of each rank.",

@@ -40,9 +40,12 @@ _SCRIPTS = (
 _MAX_SPANS, _MAX_POINTS, _MAX_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
 
 
-def report_page(message: Message) -> str:
-    """Return the page of a finished run as one file that opens from disk."""
+def report_page(message: Message, against: Message | None = None) -> str:
+    """Return the page of a finished run as one file that opens from disk; `against` is shown beside it."""
     shown = thin(message, most_spans=_MAX_SPANS, most_points=_MAX_POINTS, most_log_bytes=_MAX_LOG_BYTES)
+    if against:
+        other = thin(against, most_spans=1, most_points=_MAX_POINTS, most_log_bytes=0)
+        shown["now"]["against"] = {name: other[name] for name in ("now", "metrics")}
     return _page(title=f"{shown['now']['run']} · composesim", data=shown)
 
 

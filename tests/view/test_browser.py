@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,16 @@ def tab() -> Iterator[Tab]:
         yield made
 
 
-def a_page(folder: Path, report: Report, *, ranks: int = 4, steps: int = 40, stalls: bool = False) -> str:
+def a_page(
+    folder: Path,
+    report: Report,
+    *,
+    ranks: int = 4,
+    steps: int = 40,
+    stalls: bool = False,
+    what: str = "barrier #1",
+    sources: list[Any] | None = None,
+) -> str:
     """Write the page of a run with these ranks and steps, in each of which rank 2 is late; return its address."""
     plan = a_plan(nodes=ranks)
     story = Story(plan).starts(1.0, *range(ranks)).round(2.0, *range(ranks)).trains(3.0, 1, steps)
@@ -43,7 +54,7 @@ def a_page(folder: Path, report: Report, *, ranks: int = 4, steps: int = 40, sta
         for rank in range(ranks):
             begun = 3.0 + step * 0.1
             fold.add_spans([Span(rank, "backward", begun, 0.02, step)])
-            fold.add_spans([Span(rank, "waiting", begun + 0.02, 0.05, step, "barrier #1", 2)] if rank != 2 else [])
+            fold.add_spans([Span(rank, "waiting", begun + 0.02, 0.05, step, what, 2)] if rank != 2 else [])
             fold.add_spans([Span(rank, "moving", begun + 0.07, 0.02, step, "all_reduce #1")])
     fold.add_events(an_event("log", 5.0, rank=line % ranks, line=f"{line} {HOSTILE}") for line in range(5000))
     fold.add_events(
@@ -56,7 +67,7 @@ def a_page(folder: Path, report: Report, *, ranks: int = 4, steps: int = 40, sta
         for node, gpus in (("node-0", with_gpus), ("node-1", {}))
     )
     file = folder / "page.html"
-    file.write_text(report_page(fold.take(report=report, is_over=True, samples=[], sources={})))
+    file.write_text(report_page({**fold.take(report=report, is_over=True, samples=[]), "sources": sources or []}))
     return file.as_uri()
 
 
@@ -191,3 +202,96 @@ def test_64_ranks_have_a_lane_each_and_a_time_is_shown_in_lanes_cluster_and_logs
     tab.run(go.format("99:00"))
     assert tab.run("document.querySelector('#goto:invalid') !== null")
     assert tab.errors == []
+
+
+def test_an_address_names_a_moment_a_rank_and_a_section_and_follows_what_is_held(tab: Tab, tmp_path: Path) -> None:
+    tab.open(f"{a_page(tmp_path, a_report())}#t=3.44&rank=2&section=logs")
+    tab.wait_for("document.querySelector('footer') && lanes.pinned")
+    assert tab.run("[lanes.cursor, lanes.rank]") == [3.44, 2]
+    assert "Ranks 0, 1 and 3 wait for rank 2" in tab.run("document.querySelector('#moment-words').textContent")
+
+    tab.run("lanes.canvas.focus()")
+    tab.run("lanes.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowDown', bubbles: true }))")
+    assert tab.run("[lanes.rank, readPlace()]") == [3, {"t": "3.440", "rank": "3", "section": "logs"}]
+    tab.run("lanes.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true }))")
+    assert tab.run("Math.round(lanes.cursor * 1000)") == 3545
+    tab.run("lanes.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }))")
+    assert tab.run("[lanes.pinned, lanes.cursor, readPlace().t]") == [False, None, None]
+    tab.run("lanes.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: '?', bubbles: true }))")
+    assert tab.run("document.querySelectorAll('#help[open] tr').length") == tab.run("KEYS.length")
+    assert tab.errors == []
+
+
+def test_steps_have_a_late_rank_and_a_critical_path_that_leads_to_it(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report()))
+    tab.wait_for("document.querySelector('footer')")
+
+    late = "stepsInOrder().map((step) => [0, 1, 2, 3].map((rank) => Math.round(1000 * lateness(step, rank))))"
+    assert tab.run(late) == [[0, 0, 50, 0]] * 40
+    path = "pathOf(stepsInOrder()[7]).map(({ rank, from, to }) => [rank, Math.round(1000 * (to - from))])"
+    assert tab.run(path)[0] == [2, 70]
+    assert tab.run("blamed().map((each) => [each.late, each.count, Math.round(100 * each.cost)])") == [[2, 40, 200]]
+    tab.run("setCursor(3.72)")
+    assert "Step 7 took 90 ms" in tab.run("document.getElementById('why').textContent")
+
+
+def test_places_lead_to_the_source_which_has_a_dot_for_each_rank(tab: Tab, tmp_path: Path) -> None:
+    tab.open(
+        a_page(tmp_path, a_report(), what="barrier #1 (train.py, line 3)", sources=[["train.py", 1, list("abcde")]])
+    )
+    tab.wait_for("document.querySelector('footer')")
+    tab.run("setCursor(3.04)")
+
+    dots = "[...document.querySelectorAll('#line-3 .dot')].map((each) => [each.textContent, each.classList.contains('late')])"
+    assert tab.run(dots) == [["0", False], ["1", False], ["3", False]]
+    assert tab.run("document.querySelector('#line-3 .heat b') !== null")
+    tab.run("document.querySelector('#waits .entries .small button').click()")
+    assert tab.run("document.querySelector('#source .at').id") == "line-3"
+    assert tab.errors == []
+
+
+def test_a_wait_that_is_open_is_in_the_verdict_and_accuses_nobody_else(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report()))
+    tab.wait_for("document.querySelector('footer')")
+    times = {
+        "last": 39,
+        "collectives": 40,
+        "late_s": 9,
+        "held_up_s": 9,
+        "steps_s": 20,
+        "data_s": 0,
+        "straggler_score": 0.5,
+    }
+    waits = {rank: [5, "barrier #9", 7.0, 8.0, [2]] for rank in (0, 1, 3)}
+    live = {"is_over": False, "verdict": "running", "cause": None, "t": 15.0, "current": waits}
+    live |= {"straggler": {"rank": 1, **times}, "rank_times": [{"rank": 1, **times}]}
+    tab.run(f"Object.assign(run.now, {json.dumps(live)}); ONCE.delete(run.now); render()")
+
+    assert tab.run("document.querySelector('#nav .pill').textContent") == "● waiting 8 s for rank 2"
+    assert "Ranks 0, 1 and 3 wait for rank 2 in barrier #9, for 8.00 s" in tab.run(
+        "document.querySelector('.cause').textContent"
+    )
+    assert tab.run("document.querySelector('#verdict').textContent.includes('rank 1 (')") is False
+    assert tab.run("[...document.querySelectorAll('#shares .odd')].map((each) => each.cells[0].textContent)") == ["2"]
+    assert tab.run("document.querySelector('#waits .entries b').textContent") == "8.00 s"
+
+
+def test_a_traceback_is_one_error_and_lines_that_are_left_out_are_told(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report()))
+    tab.wait_for("document.querySelector('footer')")
+    lines = [
+        *(
+            "Traceback (most recent call last):",
+            '  File "a.py", line 3, in f',
+            "    1 / 0",
+            "ZeroDivisionError: no",
+            "fine",
+        ),
+        *("[rank1]: Traceback (most recent call last):", "[rank1]:   File", "[rank1]: KeyError: 1", "WARN slow"),
+    ]
+    levels = f"leveled({json.dumps([[1, line, 0.0] for line in lines])}, new Set()).map((each) => each[3])"
+    assert tab.run(levels) == [2, 2, 2, 2, 0, 2, 2, 2, 1]
+    tab.run("Object.assign(run, { logs: [[0, 'a', 1, 2], [-1, '7 lines are left out here', 1, 0], [0, 'b', 2, 0]] })")
+    tab.run("Object.assign(run.now, { lines_left_out: 7 }); Object.assign(logs, { level: 'error' }); filterLogs()")
+    assert tab.run("logs.lines") == [0, 1]
+    assert tab.run("document.getElementById('log-count').textContent").startswith("1 of 10 lines")

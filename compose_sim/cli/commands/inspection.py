@@ -32,6 +32,7 @@ _MAX_STEPS = 100  # a profile of a few steps of a large model has hundreds of me
 @json_option
 @junit_option
 @click.option("--html", "html_file", type=FILE, help=_HTML)
+@click.option("--against", metavar="OLD", help="A finished run that the page of --html shows beside this one.")
 @click.option("--bundle", "bundle_file", type=FILE, help=_BUNDLE)
 def report_command(
     name: str | None,
@@ -39,6 +40,7 @@ def report_command(
     as_json: bool,
     junit_file: Path | None,
     html_file: Path | None,
+    against: str | None,
     bundle_file: Path | None,
 ) -> None:
     """Show the report of RUN, a name or the folder of a run (default: the latest run of this project)."""
@@ -47,6 +49,13 @@ def report_command(
     from compose_sim.engine.run_folder.record import report_of
 
     folder = named_folder(name or run)
+    if against and not html_file:
+        raise SpecError("--against shows a run in the page of --html", hint=f"--html {folder.name}.html")
+    other = named_folder(against) if against else None
+    if other and other.is_claimed():
+        raise SpecError(
+            f"--against: the run '{other.name}' is still running", hint=f"composesim wait --run {other.name}"
+        )
     if folder.is_claimed():
         # A lock that cannot be opened, such as another user's, does not tell whether the run is over: SpecError says why.
         os.close(folder.open_lock())
@@ -57,7 +66,7 @@ def report_command(
     else:
         print_report(report)
     unwritten = write_junit(junit_file, report) if junit_file else 0
-    unwritten = (write_page(html_file, folder) if html_file else 0) or unwritten
+    unwritten = (write_page(html_file, folder, against=other) if html_file else 0) or unwritten
     sys.exit((write_bundle(bundle_file, folder) if bundle_file else 0) or unwritten)
 
 

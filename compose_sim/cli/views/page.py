@@ -49,12 +49,13 @@ class LivePage:
             say(f"The page is closed. Open it again: composesim view {self._run}")
 
 
-def write_page(path: Path, folder: RunFolder) -> int:
+def write_page(path: Path, folder: RunFolder, *, against: RunFolder | None = None) -> int:
     """Write the page of a finished run, and return 0, or the exit code of bad usage if the file cannot be written."""
     from compose_sim.view.bundle import report_page
     from compose_sim.view.reader import PageReader
 
-    return _written(path, "--html", report_page(PageReader(folder).read()), "the page of the run")
+    page = report_page(PageReader(folder).read(), against=PageReader(against).read() if against else None)
+    return _written(path, "--html", page, "the page of the run")
 
 
 def write_junit(path: Path, report: Report) -> int:

@@ -28,7 +28,7 @@ function compareSection(now) {
   const before = new Map(old.checks.map((each) => [each.id, each])), changed = now.checks.filter((each) => before.has(each.id) && before.get(each.id).status !== each.status);
   const most = Math.max(1e-9, ...[old, now].map((each) => Math.max(...Object.values(each.shares).map(total), 0)));
   return el("section", { id: "compare" }, el("h2", {}, "Compare", el("small", {}, `${old.run} and ${now.run}`)), el("div", { class: "grid" },
-    el("div", { class: "card" }, el("table", {}, el("thead", {}, el("tr", {}, ["", ...names].map((name) => el("th", {}, name)))), el("tbody", {}, rows.map((row) => el("tr", { class: row[1] === row[2] ? "" : "odd" }, row.map((value) => el("td", {}, String(value ?? "–")))))))),
+    el("div", { class: "card" }, el("table", {}, el("thead", {}, el("tr", {}, ["", ...names].map((name) => el("th", {}, name)))), el("tbody", {}, rows.map((row) => el("tr", { class: row[1] === row[2] ? "" : "changed" }, row.map((value) => el("td", {}, String(value ?? "–")))))))),
     el("div", { class: "card" }, el("h3", {}, "Where the time of the ranks went"), [old, now].map((each) => el("div", { class: "pair" }, el("span", { class: "small" }, each.run), meanSplit(each, most)))),
     el("div", { class: "card" }, el("h3", {}, "Checks that changed"), changed.length ? el("ul", { class: "checks" }, changed.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status]), el("b", {}, each.id), ` was ${before.get(each.id).status.replace("-", " ")}: ${each.detail}`))) : el("p", { class: "dim" }, now.checks.length ? "None." : "There are no checks.")),
     curvesOf(other, names)));

@@ -139,9 +139,8 @@ function paintPath(pen, ranks, high, top) {
   pen.lineWidth = 3;
   pen.beginPath();
   for (const { rank, from, to } of pathOf(step)) {
-    const y = top + ranks.indexOf(rank) * high + high / 2 - 3;
-    pen.lineTo(xOf(from), y);
-    pen.lineTo(xOf(to), y);
+    const y = top + ranks.indexOf(rank) * high + high / 2 - 3, left = labelWidth();
+    if (to > lanes.from) { pen.lineTo(Math.max(left, xOf(from)), y); pen.lineTo(Math.max(left, xOf(to)), y); }
   }
   pen.stroke();
 }

@@ -20,13 +20,13 @@ function render() {
   section("head", [now.program, now.versions, now.ranks.length, now.nodes.length, live.runs, live.shown], () => el("header", { id: "head" }, headOf(now)));
   showAge();
   section("overview", [now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes, run.sources.size, run.waits.size], overviewSection);
-  section("hang", [now.hang, run.sources.size], hangSection);
   section("timeline", 1, timelineSection);
+  section("hang", [now.hang, run.sources.size], hangSection);
   section("source", [run.sources.size, pane.file, run.waits.size], sourceSection);
   section("checks", [now.checks, run.sources.size], checksSection);
   section("metrics", [run.metrics.size, [...run.metrics.values()].map((each) => [...each.values()].map((points) => points.length)), now.t], metricsSection);
   section("samples", now.samples, samplesSection);
-  section("compare", [now.against ? now.against.run : "", compared.other ? compared.other.now.run : "", now.t], compareSection);
+  section("compare", [now.against ? now.against.now.run : "", compared.other ? compared.other.now.run : "", now.t], compareSection);
   section("logs", 1, logsSection);
   showActions(now);
   drawShares(now);
@@ -40,7 +40,7 @@ function render() {
   footer(now);
 }
 
-const LINKS = [["overview", "Overview"], ["hang", "Hang", 1], ["timeline", "Timeline"], ["cluster", "Cluster"], ["shares", "Ranks"], ["source", "Source"], ["checks", "Checks"], ["metrics", "Metrics"], ["samples", "Samples"], ["compare", "Compare"], ["logs", "Logs"]];
+const LINKS = [["overview", "Overview"], ["timeline", "Timeline"], ["cluster", "Cluster"], ["shares", "Ranks"], ["hang", "Hang", 1], ["source", "Source"], ["checks", "Checks"], ["metrics", "Metrics"], ["samples", "Samples"], ["compare", "Compare"], ["logs", "Logs"]];
 let watching = null;
 
 // The bar that stays in view: name and verdict, the sections, and the play head.

@@ -94,8 +94,8 @@ function drawShares(now) {
   const ranks = ranksOf(now), score = (rank) => (times.get(rank) || {}).straggler_score || 0, most = Math.max(1e-9, ...ranks.map((rank) => total(now.shares[rank] || {})));
   drawWaits(now, open);
   const states = new Map(ranks.map((rank) => [rank, now.ranks.find((each) => each.rank === rank)]));
-  const isOdd = (rank) => (now.cause && now.cause.rank === rank) || (now.hang && now.hang.rank === rank) || (open && open.all.includes(rank)) || (now.straggler && now.straggler.rank === rank);
-  const sorted = [...ranks].sort((a, b) => isOdd(b) - isOdd(a) || (now.straggler ? score(b) - score(a) : 0) || a - b), shown = ranks.length > 10 ? sorted.slice(0, Math.max(4, sorted.filter(isOdd).length)) : sorted, rest = sorted.slice(shown.length, 256);
+  const isOdd = (rank) => (now.cause && now.cause.rank === rank) || (now.hang && now.hang.rank === rank) || (open && open.all.includes(rank)) || (!open && now.straggler && now.straggler.rank === rank);
+  const sorted = [...ranks].sort((a, b) => isOdd(b) - isOdd(a) || (now.straggler && !open ? score(b) - score(a) : 0) || a - b), shown = ranks.length > 10 ? sorted.slice(0, Math.max(4, sorted.filter(isOdd).length)) : sorted, rest = sorted.slice(shown.length, 256);
   const wasOpen = shares.querySelector("details[open]") !== null, isLocal = now.nodes.every((each) => each.sent_bytes === null), nodes = new Map(now.nodes.map((each) => [each.name, each]));
   const titles = [["rank"], ["node", "wide"], ["state"], ["steps", "n wide"], [""], ["computes", "n wide"], ["waits", "n"], ["is awaited", "n", "how long all other ranks together waited for it"], ["is last", "n wide", "of the collectives that all ranks recorded"],
     ["straggler score", "n wide", "how much later than the median rank it reaches collectives, as a share of its steps"], ["memory", "n wide", "peak, of its node"], ...(isLocal ? [] : [["sent", "n wide", "by its node"]])];

@@ -48,7 +48,7 @@ const pan = (way) => show(lanes.from + (way * (lanes.to - lanes.from)) / 8, lane
 
 // A moment with what is around it: as much as a few steps take, or an eighth of what is shown.
 function showAround(t, wide = 0) {
-  const around = wide || Math.max(0.05, (lanes.to - lanes.from) / 16);
+  const step = stepsInOrder().find((each) => each.began <= t && t <= each.ended), around = wide || (step ? 1.2 * (step.ended - step.began) : Math.max(0.05, (lanes.to - lanes.from) / 16));
   show(t - around, t + around);
 }
 

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,3 +175,44 @@ def test_the_card_of_actions_pauses_a_node(live: Live) -> None:
             live.tell(rank, "0")
         tab.wait_for("run.now.is_over && document.getElementById('actions').hidden")
         assert tab.errors == []
+
+
+STAMPED = """
+import os, time, pathlib
+folder = pathlib.Path(os.environ["COMPOSESIM_DIR"])
+(log,) = [*folder.glob(f"logs/*.{os.environ['RANK']}.log"), *folder.glob(f"nodes/*/logs/*.{os.environ['RANK']}.log")]
+for number in range(8):
+    line = f"{time.time()!r}\\n"
+    print(line, end="", flush=True)
+    while not log.read_text().endswith(line):
+        time.sleep(0.01)
+"""
+
+
+def test_a_line_has_the_time_at_which_it_was_printed(tmp_path: Path) -> None:
+    """The script prints a time, and the next one only when the node has read the line: the time on the page is between both."""
+    project = run_finished(tmp_path, STAMPED, "--nodes", "2")
+    with served(project, DONE) as page:
+        (message,) = page.messages()
+    started = message["now"]["timings"]["started_at"]
+    for rank in (0, 1):
+        lines = [(float(line), started + t) for of, line, t in message["logs"] if of == rank]
+        assert len(lines) == 8
+        for (printed, shown), (following, _) in pairwise(lines):
+            assert printed - 0.002 <= shown <= following + 0.002
+
+
+def test_of_much_output_the_end_comes_first_and_then_all_of_it_in_pieces(tmp_path: Path) -> None:
+    project = run_finished(tmp_path, "for number in range(45_000): print(f'line {number}', 'x' * 40)\n", "--nodes", "1")
+    with served(project, DONE) as page:
+        first, whole, *pieces = page.messages()
+
+    assert first["now"]["reading_bytes"] > 1 << 20
+    assert first["logs"][-1][1].startswith("line 44999 ")
+    assert (len(first["logs"]) < 3000, whole["is_whole"], len(whole["logs"])) == (True, True, 20_000)
+    lines = [
+        line.split()[1]
+        for message in (*reversed([each["earlier"] for each in pieces]), whole["logs"])
+        for _, line, _ in message
+    ]
+    assert lines == [str(number) for number in range(45_000)]

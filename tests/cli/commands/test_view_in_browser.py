@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from tests.cli.commands.test_cmd_view import Page, served
-from tests.cli.conftest import Live, Project
+from tests.cli.conftest import UP, Live, Project
 from tests.view.browser import CHROMIUM, a_tab
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed (scripts/browser.sh)")
@@ -54,6 +54,29 @@ def test_a_page_whose_server_is_killed_keeps_its_data_and_says_how_to_go_on(live
             assert tab.run("run.logs.length") == 2
             tab.open(f"http://{again.place}/#token={again.token}")
             tab.wait_for("run.logs.length === 2 && !live.lost")
+
+
+def test_a_run_that_cannot_be_read_is_told_and_the_run_that_is_shown_keeps_its_name(project: Project) -> None:
+    project.write("train.py", "print('once')")
+    names = [f"{name}-{secrets.token_hex(3)}" for name in ("one", "other")]
+    for name in names:
+        assert project.run(*UP, "--nodes", "1", "--name", name, "train.py").returncode == 0
+    process = project.start("view", names[0])
+    assert process.stdout
+    page = Page(process.stdout.readline())
+    with a_tab() as tab:
+        tab.open(f"http://{page.place}/#token={page.token}")
+        tab.wait_for("run.now && run.now.is_over")
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        choose = f"box.value = '{names[1]}'; box.dispatchEvent(new Event('change'));"
+        tab.run(f"((box) => {{ {choose} }})(document.querySelector('[aria-label=Run]'))")
+        tab.wait_for("!document.getElementById('banner').hidden")
+        assert (
+            tab.run("[document.querySelector('h1').textContent, document.querySelector('[aria-label=Run]').value]")
+            == [names[0]] * 2
+        )
+        assert f"composesim view {names[1]}" in tab.run("document.getElementById('banner').textContent")
 
 
 LATE = """

@@ -52,10 +52,14 @@ def test_the_page_of_a_run_in_a_pipe_ends_with_the_run(waiting_ranks: Live) -> N
     assert process.stderr
     page = first_page(iter(process.stderr.readline, ""))
     assert is_served(page)
+    messages = page.messages()
+    assert not next(messages)["now"]["is_over"]
     for rank in (0, 1):
         waiting_ranks.tell(rank, "0")
+    (*_, last) = messages
     _, errors = process.communicate(timeout=PATIENCE_S)
 
+    assert (last["now"]["is_over"], last["now"]["verdict"]) == (True, "passed")
     assert (process.returncode, is_served(page)) == (0, False)
     assert f"composesim view {waiting_ranks.run}" in errors
 
