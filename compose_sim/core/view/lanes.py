@@ -71,7 +71,8 @@ class Lanes:
     def _add(self, cells: list[dict[str, float]], mark: str, began: float, lasted: float) -> None:
         for at in range(max(0, int(began / self._each)), min(self._cells, int((began + lasted) / self._each) + 1)):
             within = min((at + 1) * self._each, began + lasted) - max(at * self._each, began)
-            cells[at][mark] += max(0.0, within)
+            if within > 0:
+                cells[at][mark] += within
 
 
 def _words(rank: dict[str, Any], wait: list[Any] | None, waiters: list[int]) -> str:

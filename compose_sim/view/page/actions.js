@@ -60,4 +60,13 @@ async function act(message) {
   return id;
 }
 
+// A click on a node chooses it for the next action.
+function chooseNode(name) {
+  const card = document.getElementById("actions"), box = card.querySelector("[aria-label=Node]");
+  if (card.hidden) return;
+  box.value = name;
+  box.dispatchEvent(new Event("input"));
+  document.getElementById("act").focus();
+}
+
 function showActions(now) { document.getElementById("actions").hidden = !live.acts || now.is_over; }

@@ -79,7 +79,7 @@ function nodeBox(name, t, x, y, wide) {
   const state = stateOf(name, t), shown = state.ranks.slice(0, 8), chip = (wide - 20) / Math.max(1, shown.length) - (shown.length > 1 ? 3 : 0);
   const single = state.ranks.length === 1 ? doing(state.ranks[0], t).words : "", fault = state.held ? state.faults[0].text : "", most = Math.floor(wide / 6.5);
   const words = fault.startsWith(`${name} `) ? fault.slice(name.length + 1) : single ? `rank ${state.ranks[0]}: ${single}` : state.ranks.length ? `${state.ranks.length > 1 ? "ranks" : "rank"} ${ranges(state.ranks)}` : "";
-  return svg("g", { transform: `translate(${x - wide / 2},${y - 32})` },
+  return svg("g", { transform: `translate(${x - wide / 2},${y - 32})`, class: live.acts && !run.now.is_over ? "acts" : null, onclick: () => chooseNode(name) },
     svg("rect", { class: `node ${state.gone ? "gone" : state.held ? "held" : ""}`, width: wide, height: 64, rx: 9 }),
     svg("text", { x: 10, y: 18 }, `${state.gone ? "✕ " : state.held ? "! " : ""}${name}`),
     svg("text", { class: "dim", x: wide - 10, y: 18, "text-anchor": "end" }, state.phase),

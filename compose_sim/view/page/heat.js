@@ -28,7 +28,10 @@ function paintHeat(width) {
   const { canvas } = heat, steps = stepsInOrder(), ranks = ranksOf(run.now), row = heatRow(), scale = devicePixelRatio || 1, left = labelWidth();
   canvas.hidden = steps.length < 3 || ranks.length < 2;
   if (canvas.hidden) return;
-  const height = ranks.length * row + 14;
+  const height = ranks.length * row + 14, seen = steps.filter((each) => each.ended >= lanes.from && each.began <= lanes.to);
+  const shown = JSON.stringify([width, ranks.length, steps.length, run.waits.size, seen.length && seen[0].key, seen.length, color("--card")]);
+  if (canvas.dataset.shown === shown) return;
+  canvas.dataset.shown = shown;
   canvas.style.height = `${height}px`;
   [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
   const pen = canvas.getContext("2d"), wide = (width - left) / steps.length;
@@ -49,7 +52,6 @@ function paintHeat(width) {
   pen.fillText(width < 500 ? "steps" : "late, by step", 2, Math.min(height - 4, (ranks.length * row) / 2 + 4));
   pen.textAlign = "center";
   for (const at of ticks(0, steps.length - 1, Math.max(2, width / 140), 1)) pen.fillText(width < 500 ? String(steps[Math.round(at)].step) : `step ${steps[Math.round(at)].step}`, Math.max(left + 18, Math.min(width - 24, left + (at + 0.5) * wide)), height - 2);
-  const seen = steps.filter((each) => each.ended >= lanes.from && each.began <= lanes.to);
   if (seen.length && seen.length < steps.length) {
     pen.strokeStyle = color("--accent");
     pen.lineWidth = 2;

@@ -24,7 +24,7 @@ function render() {
   section("hang", [now.hang, run.sources.size], hangSection);
   section("source", [run.sources.size, pane.file, run.waits.size], sourceSection);
   section("checks", [now.checks, run.sources.size], checksSection);
-  section("metrics", [run.metrics.size, [...run.metrics.values()].map((each) => [...each.values()].map((points) => points.length)), now.t], metricsSection);
+  section("metrics", [run.metrics.size, [...run.metrics.values()].map((each) => [...each.values()].map((points) => points.length)), now.is_over || Math.floor(now.t / 3)], metricsSection);
   section("samples", now.samples, samplesSection);
   section("compare", [now.against ? now.against.now.run : "", compared.other ? compared.other.now.run : "", now.t], compareSection);
   section("logs", 1, logsSection);

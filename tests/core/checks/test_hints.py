@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.source import find_hints, imported_names, uses_hashes
+from compose_sim.core.checks.source import JUDGED_BY, find_hints, imported_names, uses_hashes
 from tests.builders import ROOT
 
 
@@ -82,3 +82,9 @@ def test_imports_are_those_of_the_text() -> None:
 @pytest.mark.parametrize("name", ["train_ddp.py", "templates/init/train.py"])
 def test_our_own_templates_have_none(name: str) -> None:
     assert not find_hints({name: (ROOT / name).read_text()})
+
+
+def test_a_hint_about_set_epoch_yields_to_the_check_that_saw_the_run() -> None:
+    (hint,) = find_hints({"train.py": "sampler = DistributedSampler(data)"})
+
+    assert JUDGED_BY[hint.text] == "set-epoch"

@@ -58,6 +58,7 @@ def test_a_straggler_arrives_later_than_the_median_rank() -> None:
         (0, 0.0),
         (7, pytest.approx(2.8, abs=1e-3)),
     ]
+    assert third.held_up_s == pytest.approx(7 * 0.39999, abs=1e-3)  # all but rank 2 would have been there by then
     assert third.straggler_score == pytest.approx(2.8 / 9.9, abs=0.02)
     assert second.data_s == pytest.approx(1.0)
     assert data_share((first, second, third)) == pytest.approx(1.0 / (3 * 9.6), abs=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compose_sim.core.events.events import Event
 from compose_sim.core.state.timeline import KINDS, Span
 from compose_sim.core.view.lanes import AWAITED, COMPUTES, ELSE, MOVES, WAITS, Lanes
 from compose_sim.core.view.page import PageFold
@@ -12,6 +13,7 @@ from tests.core.story import Story
 def test_lanes_of_the_last_seconds_and_who_waits_for_whom() -> None:
     plan = a_plan(nodes=3)
     story = Story(plan)
+    story.events[0] = Event(t=1.0, kind="started")
     story.starts(1.0, 0, 1, 2).round(2.0, 0, 1, 2).trains(30.0, 1, 1)
     fold = PageFold(plan)
     fold.add_events(story.events)
