@@ -125,7 +125,8 @@ function ringOf(names, t) {
   }));
   const awaits = waitsToDraw(acts, t).map(([rank, late, share, words]) => {
     const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(late, t))];
-    return a && b && a !== b ? svg("path", { class: "awaits", "stroke-width": 1.5 + 5 * share, "marker-end": "url(#arrow)", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${(a[0] + 3 * b[0]) / 4} ${(a[1] + 3 * b[1]) / 4}` }, svg("title", {}, words)) : null;
+    const slow = run.now.straggler && run.now.straggler.rank === late;
+    return a && b && a !== b ? svg("path", { class: t === null && run.now.is_over && !run.now.hang && !slow ? "awaits total" : "awaits", "stroke-width": 1.5 + 5 * share, "marker-end": "url(#arrow)", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${(a[0] + 3 * b[0]) / 4} ${(a[1] + 3 * b[1]) / 4}` }, svg("title", {}, words)) : null;
   });
   const joined = names.map((name, index) => (isJoined(name, t) ? svg("path", { class: "joined", d: `M${across / 2} 28L${at[index][0]} ${at[index][1] - 30}` }) : null));
   return svg("svg", { viewBox: `0 0 ${across} ${below + high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },

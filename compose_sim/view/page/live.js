@@ -47,6 +47,7 @@ async function watch(name) {
       if (!run.now) notice(String(error.message));
       else if (run.now.run !== name) {  // what is shown belongs to the run before, and stays that
         live.shown = run.now.run;
+        BUILT.delete("head");  // its list shows the other one
         render();
         banner(`'${name}' cannot be read: the page's server does not answer. Start it again:`, `composesim view ${name}`);
         return;

@@ -46,6 +46,7 @@ function countStep(span) {
   step.began = Math.min(step.began, span.began);
   step.ended = Math.max(step.ended, span.began + span.lasted);
   step.waited.set(span.rank, (step.waited.get(span.rank) || 0) + (span.kind === KIND.waiting ? span.lasted : 0));
+  if (span.late !== null && !step.waited.has(span.late)) step.waited.set(span.late, 0);  // it may never reach the collective
   if (!step.did.has(span.rank)) step.did.set(span.rank, new Float64Array(8));
   step.did.get(span.rank)[span.kind] += span.lasted;
   delete step.median;

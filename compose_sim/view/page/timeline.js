@@ -78,7 +78,7 @@ function draw() {
 
 function paint() {
   if (lanes.fitted) Object.assign(lanes, extent());
-  marksHeight = marksOf(run.now).length ? 53 : 6;
+  marksHeight = 6 + Math.min(3, marksOf(run.now).length) * 16;
   const { canvas } = lanes, ranks = ranksOf(run.now), high = laneHeight(ranks.length), width = lanes.width = canvas.clientWidth;
   const height = AXIS + marksHeight + ranks.length * high + 6, scale = devicePixelRatio || 1;
   const pen = canvas.getContext("2d"), pixels = [Math.round(width * scale), Math.round(height * scale)];

@@ -199,7 +199,7 @@ def test_a_line_has_the_time_at_which_it_was_printed(tmp_path: Path) -> None:
         lines = [(float(line), started + t) for of, line, t in message["logs"] if of == rank]
         assert len(lines) == 8
         for (printed, shown), (following, _) in pairwise(lines):
-            assert printed - 0.002 <= shown <= following + 0.002
+            assert printed - 0.022 <= shown <= following + 0.002  # a node stamps output every 20 ms at most
 
 
 def test_of_much_output_the_end_comes_first_and_then_all_of_it_in_pieces(tmp_path: Path) -> None:

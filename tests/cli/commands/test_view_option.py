@@ -52,10 +52,10 @@ def test_the_page_of_a_run_in_a_pipe_ends_with_the_run(waiting_ranks: Live) -> N
     assert process.stderr
     page = first_page(iter(process.stderr.readline, ""))
     assert is_served(page)
+    waiting_ranks.tell(0, "0")
     messages = page.messages()
     assert not next(messages)["now"]["is_over"]
-    for rank in (0, 1):
-        waiting_ranks.tell(rank, "0")
+    waiting_ranks.tell(1, "0")
     (*_, last) = messages
     _, errors = process.communicate(timeout=PATIENCE_S)
 
