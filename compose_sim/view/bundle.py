@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from compose_sim.core.plan.environment import is_secret, masked
-from compose_sim.core.view.page import Message, thin
+from compose_sim.core.view.page import Message
 from compose_sim.core.view.redaction import Redaction, secrets_of
+from compose_sim.core.view.thinning import thin
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
 from compose_sim.engine.run_folder.record import report_of

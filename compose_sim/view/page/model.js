@@ -135,7 +135,12 @@ function spanAt(rank, t) {
 
 // The collective for which ranks of a running run wait so long that it is no longer ordinary, if there is one.
 function openWait() {
-  const now = run.now;
+  const known = ofMessage(run.now);
+  if (known.open === undefined) known.open = findOpenWait(run.now);
+  return known.open;
+}
+
+function findOpenWait(now) {
   if (now.is_over || now.hang || !now.current) return null;
   const lasted = stepsInOrder().slice(-50).map((each) => each.ended - each.began).sort((a, b) => a - b), usual = lasted[lasted.length >> 1] || 0;
   return collectivesAt(null).find((each) => each.kind === "waiting" && each.all.length && each.lasted > Math.max(1, 5 * usual)) || null;

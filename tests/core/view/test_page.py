@@ -5,7 +5,8 @@ from __future__ import annotations
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import Cause
 from compose_sim.core.state.timeline import KINDS, Span
-from compose_sim.core.view.page import PageFold, thin
+from compose_sim.core.view.page import PageFold
+from compose_sim.core.view.thinning import thin
 from tests.builders import a_plan, a_report, an_event
 from tests.core.story import Story
 
