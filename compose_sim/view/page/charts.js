@@ -10,6 +10,16 @@ function ticks(low, high, most, least = 0) {
   return found;
 }
 
+const MOST_CURVES = 8;  // more have no colors that can be told apart
+
+// Of many curves, the lowest, the median and the highest value, and those that are named.
+function banded(curves, named) {
+  if (curves.length <= MOST_CURVES) return curves;
+  const longest = curves.reduce((best, each) => (each[1].length > best.length ? each[1] : best), []);
+  const part = (share) => longest.map(([x], at) => { const values = curves.map(([, each]) => (each[at] || [])[1]).filter(Number.isFinite).sort((a, b) => a - b); return [x, values[Math.round(share * (values.length - 1))]]; }).filter(([, y]) => y !== undefined);
+  return [["lowest", part(0), 7], ["median", part(0.5), 0], ["highest", part(1), 7], ...curves.filter(([label]) => named.includes(label)).map(([label, each]) => [label, each, 1])];
+}
+
 // `curves` is a list of [label, [[x, y], …], color], where a rank or node has the same color, a number, in all charts.
 function chart(title, curves, { unit = "step", format = number, from = null } = {}) {
   const points = curves.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));

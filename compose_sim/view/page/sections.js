@@ -191,16 +191,18 @@ function problemCard(now, check) {
 }
 
 function metricsSection(now) {
-  const charts = [...run.metrics].map(([name, byRank]) => chart(name, [...byRank].sort((a, b) => a[0] - b[0]).map(([rank, points]) => [nameOf(rank), points, rank ?? 7]))).filter(Boolean);
+  const odd = [now.straggler, now.cause].filter(Boolean).map((each) => each.rank).filter((each) => each !== null), named = [...odd.map(nameOf), ...odd.map((rank) => nodeOf(rank))];
+  const charts = [...run.metrics].map(([name, byRank]) => chart(name, banded([...byRank].sort((a, b) => a[0] - b[0]).map(([rank, points]) => [nameOf(rank), points, rank ?? 7]), named))).filter(Boolean);
   const ranks = [...new Set([...run.metrics.values()].flatMap((byRank) => [...byRank.keys()]))].sort((a, b) => a - b).map((rank) => [nameOf(rank), rank ?? 7]);
   const nodes = [...run.usage].sort((a, b) => a[0].localeCompare(b[0], "en", { numeric: true }));
-  const column = (index, map = (value) => value) => nodes.map(([node, rows], shade) => [node, rows.filter((each) => each[index] !== null).map((each) => [each[0], map(each[index])]), shade]);
-  const rate = (index) => nodes.map(([node, rows], shade) => [node, rows.slice(1).map((each, at) => [each[0], each[index] === null || rows[at][index] === null ? null : Math.max(0, (each[index] - rows[at][index]) / Math.max(0.05, each[0] - rows[at][0]))]).filter(([, y]) => y !== null), shade]);
+  const column = (index, map = (value) => value) => banded(nodes.map(([node, rows], shade) => [node, rows.filter((each) => each[index] !== null).map((each) => [each[0], map(each[index])]), shade]), named);
+  const rate = (index) => banded(nodes.map(([node, rows], shade) => [node, rows.slice(1).map((each, at) => [each[0], each[index] === null || rows[at][index] === null ? null : Math.max(0, (each[index] - rows[at][index]) / Math.max(0.05, each[0] - rows[at][0]))]).filter(([, y]) => y !== null), shade]), named);
   const usage = [chart("CPUs in use", column(1), { unit: "s", from: 0 }), chart("Memory", column(2), { unit: "s", format: bytes, from: 0 }),
     chart("Sent per second", rate(4), { unit: "s", format: bytes, from: 0 }), chart("GPU use", column(5), { unit: "s", format: percent, from: 0 }),
     chart("GPU memory", column(6), { unit: "s", format: bytes, from: 0 })].filter(Boolean);
   if (!charts.length && !usage.length) return null;
-  const group = (words, labels, drawn) => (drawn.length ? [el("p", { class: "small" }, `${words} `, curveLegend(labels)), el("div", { class: "grid" }, drawn)] : null);
+  const bands = (labels) => (labels.length > MOST_CURVES ? [["lowest and highest", 7], ["median", 0], ...labels.filter(([label]) => named.includes(label)).map(([label]) => [label, 1])] : labels);
+  const group = (words, labels, drawn) => (drawn.length ? [el("p", { class: "small" }, `${words} `, curveLegend(bands(labels))), el("div", { class: "grid" }, drawn)] : null);
   return el("section", { id: "metrics" }, el("h2", {}, "Metrics"), group("Numbers that ranks printed", ranks, charts), group("What nodes used", nodes.map(([node], shade) => [node, shade]), usage));
 }
 
