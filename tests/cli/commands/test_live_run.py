@@ -93,7 +93,7 @@ def test_stats_show_what_nodes_use(live: Live) -> None:
 
 
 def test_down_interrupts_it_and_leaves_its_report(live: Live) -> None:
-    done = live.project.run("down", "--run", live.run)
+    done = live.project.run("down", live.run)
     wait = live.project.run("wait", "--run", live.run)
 
     assert (done.returncode, done.stderr) == (0, f"removed {live.run} from local\n")

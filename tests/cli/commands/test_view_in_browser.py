@@ -79,6 +79,28 @@ def test_a_run_that_cannot_be_read_is_told_and_the_run_that_is_shown_keeps_its_n
         assert f"composesim view {names[1]}" in tab.run("document.getElementById('banner').textContent")
 
 
+def test_two_runs_are_side_by_side_in_one_file(project: Project) -> None:
+    project.write(
+        "train.py", "import sys\nfor step in range(5): print('step', step, 'loss', float(sys.argv[1]) / (step + 1))"
+    )
+    names = {name: f"{name}-{secrets.token_hex(3)}" for name in ("old", "new")}
+    for name, loss in (("old", "2"), ("new", "1")):
+        assert project.run(*UP, "--nodes", "1", "--name", names[name], "train.py", loss).returncode == 0
+    alone = project.run("report", names["new"], "--against", names["old"])
+    assert (alone.returncode, "--html" in alone.stderr) == (2, True)
+    assert project.run("report", names["new"], "--against", names["old"], "--html", "both.html").returncode == 0
+    with a_tab() as tab:
+        tab.open((project.folder / "both.html").as_uri())
+        tab.wait_for("document.querySelector('footer')")
+        rows = (
+            "[...document.querySelectorAll('#compare tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+        )
+        shown = {row[0]: row[1:] for row in tab.run(rows)}
+        assert shown[""] == [names["old"], names["new"]]
+        assert shown["loss"] == ["0.4", "0.2"]
+        assert tab.errors == []
+
+
 LATE = """
 import os
 import torch.distributed as dist
