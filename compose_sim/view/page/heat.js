@@ -120,7 +120,7 @@ function partsOf({ rank, from, to }) {
   return [...parts].sort((a, b) => b[1] - a[1]);
 }
 
-function togglePath() { lanes.path = !lanes.path; BUILT.delete("why"); drawWhy(); draw(); }
+function togglePath() { lanes.path = !lanes.path; drawWhy(); draw(); }
 
 function drawWhy() {
   const place = document.getElementById("why"), step = stepAtMoment();
@@ -129,7 +129,8 @@ function drawWhy() {
   if (!step || place.dataset.step === `${step.key}/${lanes.path}/${run.waits.size}`) return;
   place.dataset.step = `${step.key}/${lanes.path}/${run.waits.size}`;
   const path = pathOf(step), longest = [...path].sort((a, b) => (b.to - b.from) - (a.to - a.from)).slice(0, 4);
-  fill(place, {}, [place.replaceChildren(), el("b", {}, `Step ${step.step} took ${seconds(step.ended - step.began)}: `), longest.map((each, index) => [index ? ", " : "", el("b", {}, seconds(each.to - each.from)), ` rank ${each.rank} (${partsOf(each).slice(0, 2).map(([name, t]) => `${name} ${seconds(t)}`).join(", ")})`]), ". ",
+  place.replaceChildren();
+  fill(place, {}, [el("b", {}, `Step ${step.step} took ${seconds(step.ended - step.began)}: `), longest.map((each, index) => [index ? ", " : "", el("b", {}, seconds(each.to - each.from)), ` rank ${each.rank} (${partsOf(each).slice(0, 2).map(([name, t]) => `${name} ${seconds(t)}`).join(", ")})`]), ". ",
     el("button", { class: "text", "aria-pressed": Boolean(lanes.path), onclick: () => { if (!lanes.path) showAround((step.began + step.ended) / 2, step.ended - step.began); togglePath(); } }, lanes.path ? "Hide its critical path" : "Show its critical path")]);
 }
 

@@ -13,7 +13,7 @@ function section(name, values, build) {
 }
 
 function render() {
-  const now = run.now, wait = openWait();
+  const now = run.now;
   for (const each of live.runs) if (each.name === now.run && now.is_over) each.is_running = false;
   const state = verdictPill(now).textContent;
   document.title = `${state[0]} ${now.run} · composesim`;
@@ -22,7 +22,7 @@ function render() {
   section("overview", [now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes, run.sources.size, run.waits.size], overviewSection);
   section("timeline", 1, timelineSection);
   section("hang", [now.hang, run.sources.size], hangSection);
-  section("source", [run.sources.size, pane.file, run.waits.size], sourceSection);
+  section("source", [run.sources.size, pane.file, now.is_over ? run.waits.size : Math.floor(now.t / 5)], sourceSection);
   section("checks", [now.checks, run.sources.size], checksSection);
   section("metrics", [run.metrics.size, [...run.metrics.values()].map((each) => [...each.values()].map((points) => points.length)), now.is_over || Math.floor(now.t / 3)], metricsSection);
   section("samples", now.samples, samplesSection);
@@ -31,7 +31,7 @@ function render() {
   showActions(now);
   drawShares(now);
   draw();
-  navigation(now, state, wait);
+  navigation(now, state);
   drawPlayer();
   drawCluster();
   drawWhy();

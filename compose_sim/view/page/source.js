@@ -18,7 +18,7 @@ function sourceSection() {
   });
   return el("section", { id: "source" }, el("h2", {}, "Source", el("small", {}, "a dot is a rank at the moment that is shown; a bar, how long ranks waited in a line")),
     el("div", { class: "card" }, files.length > 1 ? el("div", { class: "bar" }, el("select", { "aria-label": "File", onchange: (event) => { pane.file = event.target.value; BUILT.delete("source"); render(); } }, files.map((each) => el("option", { value: each, selected: each === pane.file }, each)))) : null,
-      el("pre", { class: "source whole", tabindex: 0, "aria-label": `${pane.file}, with ranks` }, rows)));
+      keepScroll(el("pre", { class: "source whole", tabindex: 0, "aria-label": `${pane.file}, with ranks` }, rows))));
 }
 
 const PLACE = /\(([^()]+\.py), line (\d+)\)/;
@@ -65,11 +65,18 @@ function drawDots() {
   }
 }
 
+// Of a running run, waits by line change all the time: whoever reads the source stays where they are.
+function keepScroll(pre) {
+  const old = document.querySelector("#source pre"), top = old && old.getAttribute("aria-label") === pre.getAttribute("aria-label") ? old.scrollTop : 0;
+  requestAnimationFrame(() => { pre.scrollTop = top; });
+  return pre;
+}
+
 function showSource(file, line) {
   const name = [...run.sources.keys()].find((each) => each === shortPath(file) || each.endsWith(`/${file}`));
   if (name !== pane.file) { pane.file = name; BUILT.delete("source"); render(); }
   const row = document.getElementById(`line-${line}`), box = document.querySelector("#source pre");
   for (const each of document.querySelectorAll("#source .at")) each.classList.remove("at");
   goToSection("source");
-  if (row) { row.classList.add("at"); box.scrollTop = row.offsetTop - box.clientHeight / 2; }
+  if (row) { row.classList.add("at"); requestAnimationFrame(() => { box.scrollTop = row.offsetTop - box.clientHeight / 2; }); }
 }
