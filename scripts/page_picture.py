@@ -1,5 +1,5 @@
 """
-Picture one section of a report, or the top of the page, in Chromium: `page` shows the steps, wide.
+Picture one section of a report in Chromium, or with `page` the page to the end of the timeline.
 
 `python -m scripts.page_picture PICTURE.png REPORT.html SECTION [HEIGHT [dark]]`
 """
@@ -26,7 +26,8 @@ def main() -> None:
         tab.wait_for("document.querySelector('footer')")
         if section == "page":
             tab.run(SHOW_STEPS)
-            clip: dict[str, float] = {"x": 0, "y": 0, "width": wide, "height": int(height)}
+            bottom = tab.run("document.querySelector('#timeline > .card').getBoundingClientRect().bottom + scrollY")
+            clip: dict[str, float] = {"x": 0, "y": 0, "width": wide, "height": int(bottom + MARGIN)}
         else:
             element = f"document.getElementById({json.dumps(section)})"
             tab.wait_for(f"{element} && !{element}.hidden")

@@ -17,8 +17,8 @@ cp scripts/hanging_ddp.py "$work/train.py"
     "$composesim" up --engine local --nodes 4 --hang-timeout 6s --name train train.py
     "$composesim" report --run train --html train.html
 ) >/dev/null 2>&1 || true # it hangs
-.venv/bin/python -m scripts.page_picture "$folder/page.png" "$work/train.html" page 860
-.venv/bin/python -m scripts.page_picture "$folder/page-dark.png" "$work/train.html" page 860 dark
+.venv/bin/python -m scripts.page_picture "$folder/page.png" "$work/train.html" page
+.venv/bin/python -m scripts.page_picture "$folder/page-dark.png" "$work/train.html" page '' dark
 cat "$page"/* | sha256sum | cut -d ' ' -f 1 >"$folder/page.made-from"
 
 # The block `<!-- run: FILE -->` of a page.

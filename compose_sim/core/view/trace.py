@@ -168,7 +168,8 @@ def _stuck(message: PageMessage, places: Mapping[int, tuple[int, int]]) -> _Even
     began = min((span[2] for span in waits), default=None)
     if began is None:
         return []
-    stands = next((each["stands"] for each in hang["ranks"] if each["is_culprit"]), "")
+    culprit = next((each for each in hang["ranks"] if each["is_culprit"]), {"stands": "", "node": ""})
+    stands = culprit["stands"].removeprefix(f"rank {hang['rank']} on {culprit['node']} ")
     pid, tid = places[hang["rank"]]
     waiters = len({span[0] for span in waits})
     name = f"{stands}: {waiters} ranks wait" if waiters > 1 else f"{stands}: a rank waits"
