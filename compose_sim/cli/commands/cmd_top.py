@@ -7,7 +7,7 @@ import shutil
 import click
 
 from compose_sim.cli.console import echo, is_terminal, print_table
-from compose_sim.cli.run_lookup import named_folder, run_option
+from compose_sim.cli.run_lookup import named_folder, run_parameters
 from compose_sim.engine.run_folder.finished import end_of
 
 _SECONDS, _BETWEEN_LOOKS_S = 30.0, 1.0
@@ -16,14 +16,13 @@ _MOST_ROWS = 40
 
 
 @click.command("top")
-@click.argument("name", required=False, metavar="[RUN]")
-@run_option
-def command(name: str | None, run: str | None) -> None:
+@run_parameters
+def command(run: str | None) -> None:
     """Show the last 30 seconds of each rank of RUN as a lane, again every second until the run ends."""
     from compose_sim.core.view.lanes import AWAITED, COMPUTES, MOVES, WAITS, Lanes
     from compose_sim.view.reader import PageReader
 
-    folder = named_folder(name or run)
+    folder = named_folder(run)
     reader, over = PageReader(folder), end_of(folder)
     columns, rows = shutil.get_terminal_size()
     lanes = Lanes(seconds=_SECONDS, cells=max(10, columns - _BESIDE_CELLS))
