@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.report.report import Cause, CheckResult, FaultReport, Place, Report
+from compose_sim.core.report.report import Cause, CheckResult, ExpectationResult, FaultReport, Place, Report
 from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import PageFold
 from compose_sim.view.bundle import report_page
@@ -295,3 +295,26 @@ def test_a_traceback_is_one_error_and_lines_that_are_left_out_are_told(tab: Tab,
     tab.run("Object.assign(run.now, { lines_left_out: 7 }); Object.assign(logs, { level: 'error' }); filterLogs()")
     assert tab.run("logs.lines") == [0, 1]
     assert tab.run("document.getElementById('log-count').textContent").startswith("1 of 10 lines")
+
+
+def test_one_value_is_no_metric_and_what_composesim_stopped_has_not_failed(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report(metrics={"lr": 0.1, "accuracy": 0.5, "loss": 0.2})))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run("run.metrics.set('lr', new Map([[0, [[0, 0.1]]]]))")
+    tab.run("run.metrics.set('accuracy', new Map([[0, [[0, 0.1], [1, 0.5]]]]))")
+    assert tab.run("metricNames(run.now)") == ["loss", "accuracy"]
+
+    stopped = {"rank": 0, "node": "node-0", "stopped": True, "signal": 15, "exit_code": None}
+    now = f"{{ ...run.now, ranks: [{json.dumps(stopped)}], phases: {{ 'node-0': 'exited' }} }}"
+    assert tab.run(f"stateOfNode({now}, {{ name: 'node-0', exit_code: 143 }})") == {
+        "words": "stopped by composesim",
+        "title": "exit code 143",
+    }
+
+
+def test_a_scenario_shows_what_it_expected(tab: Tab, tmp_path: Path) -> None:
+    met = ExpectationResult(id="exit_code", wanted="0", status="passed", detail="0")
+    tab.open(a_page(tmp_path, a_report(expectations=(met,))))
+    tab.wait_for("document.querySelector('footer')")
+
+    assert "1 of 1 met" in tab.run("document.querySelector('#scenario b').textContent")

@@ -54,7 +54,7 @@ function waitingShare(now) {
   const all = Object.values(now.shares), open = openWait(), more = open ? open.lasted * open.ranks.length : 0, waited = more + all.reduce((sum, each) => sum + (each.waiting || 0), 0);
   const total = more + all.reduce((sum, each) => sum + Object.entries(each).reduce((part, [name, value]) => part + (name === "caused" ? 0 : value), 0), 0), [first] = awaitedInTotal();
   const sum = [...run.pairs.values()].reduce((part, each) => part + each, 0);
-  return total > 0 && all.length > 1 ? { share: waited / total, worst: first && sum ? `, ${percent(first[1] / sum)} for rank ${first[0]}` : "" } : null;
+  return all.length > 1 && total > Math.max(0.5 * all.length, endOfRun() / 20) ? { share: waited / total, worst: first && sum ? `, ${percent(first[1] / sum)} for rank ${first[0]}` : "" } : null;
 }
 
 const typeNext = (...commands) => el("p", { class: "small dim next" }, "Type next: ", commands.map((each, index) => [index ? " or " : "", typed(each)]));
@@ -144,7 +144,7 @@ function drawWaits(now, open) {
   const waiters = (wait) => `step ${wait.step}: ${wait.ranks > 1 ? `${wait.ranks} ranks` : `rank ${wait.rank}`} for rank ${wait.late}${itself(wait)}`, itself = (wait) => { const own = ownWait(wait.late, wait.began, wait.ended); return own.lasted > wait.lasted / 2 ? `, which itself waits for rank ${own.late}` : ""; };
   place.replaceChildren(el("div", { class: "two" }, el("div", {}, el("h3", {}, "Longest waits"), el("div", { class: "entries" }, open ? entry(open.lasted, `now: ${ranksInWords(open.ranks)} for ${ranksInWords(open.all)}`, open.what || "", () => { show(now.t - open.lasted * 1.5, now.t); toTimeline(); }) : null,
     longest.map((wait) => entry(wait.lasted, waiters(wait), run.texts[wait.text], () => jumpTo(wait))))),
-  el("div", {}, el("h3", {}, "Whose code all waited for"), el("div", { class: "entries" }, blame.map((each) => entry(each.cost, `rank ${each.late}, ${count(each.count, "collective")}, ${percent(each.cost / last)} of the run`, `before ${run.texts[each.text].replace(/ #\d+/, "")}`, () => { const wait = longestWaits(1, each.late)[0]; if (wait) jumpTo(wait); }))))));
+  !blame.length ? null : el("div", {}, el("h3", {}, "Whose code all waited for"), el("div", { class: "entries" }, blame.map((each) => entry(each.cost, `rank ${each.late}, ${count(each.count, "collective")}, ${percent(each.cost / last)} of the run`, `before ${run.texts[each.text].replace(/ #\d+/, "")}`, () => { const wait = longestWaits(1, each.late)[0]; if (wait) jumpTo(wait); }))))));
 }
 
 function hangSection(now) {
