@@ -154,7 +154,7 @@ def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Miss
 
 
 def _of_samples(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
-    found = samples_finding(reference, pair.rank, pair.step, pair.found, moves)
+    found = samples_finding(reference, pair.rank, pair.step, pair.step - pair.nth, pair.found, moves)
     if found is not None:
         yield found
 

@@ -19,28 +19,52 @@ COUNT = (
 _PARTS = "Save only after an optimizer step, or save the gradients and the number of micro-batches too"
 
 
-def samples_finding(reference: Reference, rank: int, step: int, found: State, moves: Moves) -> Finding | None:
-    """Return what is wrong with the samples of this step; None if they are the right ones, or nothing is known about them."""
+def samples_finding(
+    reference: Reference, rank: int, step: int, begins: int, found: State, moves: Moves
+) -> Finding | None:
+    """
+    Return what is wrong with the samples of this step; None if they are the right ones, or nothing is known about them.
+
+    The resumed run `begins` after so many steps.
+    """
     wanted = reference.at(rank, step)
     if wanted is None or reference.why_not or not (wanted.batches and found.batches):
         return None
+    missing: Missing
     if wanted.samples == found.samples:
-        return _augmentation(rank, step, wanted, found, moves) if wanted.rows != found.rows else None
-    missing, text = _explain(reference, rank, step, wanted, found, moves.interrupted)
+        if wanted.rows == found.rows:
+            return None
+        missing, text = "random", "the samples are the right ones, but they were changed by other random numbers"
+    else:
+        missing, text = _explain(reference, rank, step, wanted, found, moves.interrupted)
+    if missing == "random" and _is_rank_0s(reference, rank, step, begins, _drawn(wanted, found), found, moves):
+        missing, text = "random-of-rank-0", f"{text}, and equals that of rank 0"
     fix = {
         "sampler-position": _POSITION,
         "sampler-epoch": _EPOCH,
         "sampler-rank": _RANK,
         "accumulation": _PARTS,
         "off-by-one": COUNT,
+        "random-of-rank-0": "Save the random state of every rank, and let each rank load its own",
     }.get(missing, _RANDOM)
-    at = moves.place_for("random") if missing == "random" else moves.loaded_at
+    at = moves.place_for("random") if missing.startswith("random") else moves.loaded_at
     return Finding(missing=missing, step=step + 1, text=text, fix=fix, ranks=(rank,), at=at)
 
 
-def _augmentation(rank: int, step: int, wanted: State, found: State, moves: Moves) -> Finding:
-    text = "the samples are the right ones, but they were changed by other random numbers"
-    return Finding(missing="random", step=step + 1, text=text, fix=_RANDOM, ranks=(rank,), at=moves.place_for("random"))
+def _is_rank_0s(
+    reference: Reference, rank: int, step: int, begins: int, drawn: list[str], found: State, moves: Moves
+) -> bool:
+    """Return whether the generators that differ have the states of those of rank 0, or had them when they were restored."""
+    first, start = reference.at(0, step), reference.at(0, begins - 1)
+    own = reference.at(rank, begins - 1)
+    if not rank or not drawn:
+        return False
+    if first is not None and all(first.random.get(each) == found.random.get(each) for each in drawn):
+        return True
+    if start is None or own is None:
+        return False
+    apart = {name: state for name, state in start.random.items() if own.random.get(name) != state}
+    return bool(set(drawn) & moves.restored(rank, apart))
 
 
 def _explain(
