@@ -258,7 +258,7 @@ def test_flags_win_over_what_the_file_says_of_checks() -> None:
     values = parse("check: {steps: 5, skip: 'hang, teardown', tolerance: 1e-2, junit: out.xml}")
     spec = make_spec(values, {"check": {"steps": "9", "only": ("hang,set-epoch", "set-epoch")}})
 
-    assert spec.check.model_dump() == {
+    wanted = {
         "steps": 9,
         "only": ("hang", "set-epoch"),
         "skip": ("teardown",),
@@ -266,6 +266,7 @@ def test_flags_win_over_what_the_file_says_of_checks() -> None:
         "tolerance": 0.01,
         "junit": "out.xml",
     }
+    assert spec.check.model_dump(include={*wanted}) == wanted  # plug-ins have more
 
 
 def test_a_wrong_flag_of_check_is_named() -> None:

@@ -30,9 +30,9 @@ from compose_sim.plugins.resume.core.checkpoints import (
     choose_interruption,
     choose_torn,
     find_checkpoints,
-    least_bytes,
+    least_size,
 )
-from compose_sim.plugins.resume.core.evidence import ID, Ending, Evidence
+from compose_sim.plugins.resume.core.evidence import ID, Ending, ThreeRuns
 from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
 from compose_sim.plugins.resume.core.trajectory import read_run
@@ -90,7 +90,7 @@ class ResumedRun:
         if steps < 2:
             return _inconclusive(report, f"the script made {steps} optimizer steps: there is nothing to resume")
         sizes = one.sizes()
-        checkpoints = find_checkpoints(observed, sizes, least=least_bytes(observed))
+        checkpoints = find_checkpoints(observed, sizes, least=least_size(observed))
         interruption = choose_interruption(checkpoints, steps, self._options.at_step)
         torn = choose_torn(checkpoints, steps, sizes) if self._options.mid_save else None
         if torn:
@@ -107,7 +107,7 @@ class ResumedRun:
         words = f" with {shlex.join(arguments)}" if arguments else ""
         self._listener.progress(f"3 of 3: started again over the files of the second run{words}.")
         resumed, ending = self._observe(other, _RESUMED, {"record": True}, arguments)
-        evidence = Evidence(
+        evidence = ThreeRuns(
             whole=observed,
             interrupted=interrupted,
             resumed=resumed,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import PurePosixPath
 
 from compose_sim.core.events.observations import Observed
@@ -17,7 +17,6 @@ from compose_sim.plugins.resume.core.trajectory import steps_before
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".npz", ".npy", ".pkl", ".pickle", ".safetensors", ".distcp", ".tar", ".h5")
 _NEVER = (".log", ".txt", ".csv", ".jsonl", ".json", ".yaml", ".yml", ".png", ".out", ".tmp.lock")
 _WRITES = ("write", "create", "update", "rename", "written")
-_FEWEST_BYTES = 512
 _AFTER = 3  # steps after a checkpoint, at most, before the interruption
 
 
@@ -40,13 +39,6 @@ class _Found:
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     at: Place | None = None
-
-
-def least_bytes(observed: Observed) -> int:
-    """Return the bytes from which a file may hold a rank's parameters: a quarter of what these take."""
-    table = observed.first(HeldTensors)
-    shapes = [row.shape for row in table.rows if row.kind == "parameter"] if table else []
-    return max(_FEWEST_BYTES, sum(map(prod, shapes)))
 
 
 def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int) -> tuple[Checkpoint, ...]:
@@ -91,6 +83,13 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
         )
         for step, each in sorted(found.items())
     )
+
+
+def least_size(observed: Observed) -> int:
+    """Return the bytes from which a file may hold a rank's parameters: a quarter of what these take."""
+    table = observed.first(HeldTensors)
+    shapes = [row.shape for row in table.rows if row.kind == "parameter"] if table else []
+    return max(512, sum(map(math.prod, shapes)))
 
 
 def _is_in(path: str, folders: set[str]) -> bool:

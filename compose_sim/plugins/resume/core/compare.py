@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compose_sim.node.records.record import Place
-from compose_sim.plugins.resume.core.findings import Finding, Missing
+from compose_sim.plugins.resume.core.findings import Missing, MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 from compose_sim.plugins.resume.core.samples import COUNT, samples_finding
@@ -50,16 +50,16 @@ def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparedSteps:
     """What is missing, and what could not be compared."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[MissingState, ...]
     shifted: frozenset[str] = frozenset()  # random generators that were restored, and drawn from once more
 
 
-def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> Comparison:
+def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> ComparedSteps:
     """Return what is missing if the resumed run goes on after `step` steps."""
-    findings: list[Finding] = []
+    findings: list[MissingState] = []
     known: set[Missing] = set()
     shifted: set[str] = set()
     for pair in pairs(reference, resumed, step):
@@ -75,10 +75,12 @@ def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> Comp
         if pair.rank == max(resumed):
             known |= {each.missing for each in findings}
     findings = _with_length(findings, reference, resumed, step, moves)
-    return Comparison(findings=tuple(findings), shifted=frozenset(shifted))
+    return ComparedSteps(findings=tuple(findings), shifted=frozenset(shifted))
 
 
-def _with_length(findings: list[Finding], reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
+def _with_length(
+    findings: list[MissingState], reference: Reference, resumed: Run, step: int, moves: Moves
+) -> list[MissingState]:
     """
     Return the findings and one about the number of steps until the end, if it differs.
 
@@ -90,7 +92,9 @@ def _with_length(findings: list[Finding], reference: Reference, resumed: Run, st
     text = f"it ends after {step + made} steps instead of {reference.steps}"
     if not findings:
         at = moves.loaded_at
-        return [Finding(missing="off-by-one", step=min(step + made, reference.steps) + 1, text=text, fix=COUNT, at=at)]
+        return [
+            MissingState(missing="off-by-one", step=min(step + made, reference.steps) + 1, text=text, fix=COUNT, at=at)
+        ]
     is_counter = made > left and abs(made - left) > 1
     return [
         replace(each, missing="off-by-one", text=f"{each.text}, and {text}", fix=COUNT)
@@ -124,7 +128,7 @@ def _drawn(pair: Pair, reference: Reference) -> list[str]:
     ]
 
 
-def compare_loaded(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[Finding]:
+def compare_loaded(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[MissingState]:
     """Return what is missing before the first step, whatever its samples are."""
     first = next(pairs(reference, resumed, step), None)
     if first is None:
@@ -132,8 +136,8 @@ def compare_loaded(reference: Reference, resumed: Run, step: int, moves: Moves) 
     return [*_of_settings(first, reference, moves), *_loaded_wrong(first, moves, has_samples=False)]
 
 
-def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Missing]) -> Iterator[Finding]:
-    found_here: list[Finding] = []
+def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Missing]) -> Iterator[MissingState]:
+    found_here: list[MissingState] = []
     if not known & {
         "sampler-position",
         "sampler-epoch",
@@ -153,13 +157,13 @@ def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Miss
         yield from _of_values(pair, reference, moves)
 
 
-def _of_samples(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
+def _of_samples(pair: Pair, reference: Reference, moves: Moves) -> Iterator[MissingState]:
     found = samples_finding(reference, pair.rank, pair.step, pair.step - pair.nth, pair.found, moves)
     if found is not None:
         yield found
 
 
-def _of_settings(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
+def _of_settings(pair: Pair, reference: Reference, moves: Moves) -> Iterator[MissingState]:
     """Compare learning rate and other settings of the parameter groups."""
     different = _different_settings(pair.wanted, pair.found)
     if not different:
@@ -195,7 +199,7 @@ def _shift_of(pair: Pair, reference: Reference, group: int, key: str, value: flo
     return min(steps, key=lambda step: (step != pair.nth, abs(step - pair.step)), default=None)
 
 
-def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[Finding]:
+def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[MissingState]:
     """Compare what the resumed run has loaded, before its first step."""
     for kind, missing in _STATES:
         if kind == "buffer" and not has_samples:  # running statistics have seen other samples
@@ -224,7 +228,7 @@ def _text_of(kind: str, wrong: list[Name], pair: Pair) -> str:
     return f"{len(wrong)} of {len(wanted)} {what} differ: {names_of(wrong)}"
 
 
-def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Finding]:
+def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[MissingState]:
     """Compare what follows from all the rest: the loss, and how far the parameters are from where they should be."""
     if pair.wanted.backwards != pair.found.backwards:
         text = f"{pair.found.backwards} backward passes instead of {pair.wanted.backwards}"
@@ -251,7 +255,7 @@ def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Findi
         )
 
 
-def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> Finding:
+def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> MissingState:
     """Explain a loss that differs although parameters and samples do not."""
     drawn = _drawn(pair, reference)
     if not drawn:
@@ -262,7 +266,7 @@ def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> Fin
     return random_finding(pair, reference, moves, drawn, text)
 
 
-def random_finding(pair: Pair, reference: Reference, moves: Moves, names: list[str], text: str) -> Finding:
+def random_finding(pair: Pair, reference: Reference, moves: Moves, names: list[str], text: str) -> MissingState:
     """Name the generators, and rank 0 if this rank has the state of its generators."""
     first, start = reference.at(0, pair.step), reference.at(0, pair.step - pair.nth - 1)
     is_first = bool(pair.rank) and (
@@ -284,5 +288,5 @@ def random_finding(pair: Pair, reference: Reference, moves: Moves, names: list[s
     )
 
 
-def _finding(pair: Pair, missing: Missing, text: str, fix: str, at: Place | None) -> Finding:
-    return Finding(missing=missing, step=pair.step + 1, text=text, fix=fix, ranks=(pair.rank,), at=at)
+def _finding(pair: Pair, missing: Missing, text: str, fix: str, at: Place | None) -> MissingState:
+    return MissingState(missing=missing, step=pair.step + 1, text=text, fix=fix, ranks=(pair.rank,), at=at)

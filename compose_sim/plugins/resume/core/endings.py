@@ -8,8 +8,8 @@ from compose_sim.core.report.report import Cause
 from compose_sim.node.records.record import Place
 from compose_sim.plugins.resume.core.alignment import Alignment
 from compose_sim.plugins.resume.core.checkpoints import Interruption
-from compose_sim.plugins.resume.core.evidence import Evidence, Judgement
-from compose_sim.plugins.resume.core.findings import Finding
+from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
+from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 
@@ -17,7 +17,7 @@ _LINE = re.compile(r'File "([^"\n]{1,500})", line (\d{1,7})')
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
 
 
-def without_steps(evidence: Evidence, moves: Moves, reference: Reference) -> Judgement:
+def without_steps(evidence: ThreeRuns, moves: Moves, reference: Reference) -> Judgement:
     """Judge a second start that ended before the first step."""
     cause = evidence.ending.cause
     if evidence.ending.verdict == "passed":
@@ -32,15 +32,15 @@ def without_steps(evidence: Evidence, moves: Moves, reference: Reference) -> Jud
             else "Make it start again"
         )
     at = (_last_line(cause) if cause is not None else None) or moves.loaded_at
-    return _failed(Finding(missing="restart-failed", step=reference.interrupted_at + 1, text=text, fix=fix, at=at))
+    return _failed(MissingState(missing="restart-failed", step=reference.interrupted_at + 1, text=text, fix=fix, at=at))
 
 
-def broken_off(evidence: Evidence, moves: Moves, step: int) -> Finding:
+def broken_off(evidence: ThreeRuns, moves: Moves, step: int) -> MissingState:
     """Return the finding about a second start that failed after some steps."""
     cause = evidence.ending.cause
     text = f"the second start {evidence.ending.verdict} here: {evidence.ending.text}"
     at = (_last_line(cause) if cause is not None else None) or moves.loaded_at
-    return Finding(missing="restart-failed", step=step, text=text, fix="Make it run to the end", at=at)
+    return MissingState(missing="restart-failed", step=step, text=text, fix="Make it run to the end", at=at)
 
 
 def _last_line(cause: Cause) -> Place | None:
@@ -49,7 +49,7 @@ def _last_line(cause: Cause) -> Place | None:
     return (found[-1][0], int(found[-1][1])) if found else None
 
 
-def not_resumed(evidence: Evidence, moves: Moves, found: Alignment | None) -> Judgement:
+def not_resumed(evidence: ThreeRuns, moves: Moves, found: Alignment | None) -> Judgement:
     """Judge a second start that did not begin with the parameters of a checkpoint."""
     read = moves.names
     if found is None:
@@ -60,10 +60,10 @@ def not_resumed(evidence: Evidence, moves: Moves, found: Alignment | None) -> Ju
         fix = "Load the checkpoint into the model that trains, after that has been made"
     else:
         return _without_a_sign(evidence)
-    return _failed(Finding(missing="not-resumed", step=1, text=text, fix=fix, at=moves.loaded_at))
+    return _failed(MissingState(missing="not-resumed", step=1, text=text, fix=fix, at=moves.loaded_at))
 
 
-def _without_a_sign(evidence: Evidence) -> Judgement:
+def _without_a_sign(evidence: ThreeRuns) -> Judgement:
     """Judge a second start that read no file of the first one."""
     why = evidence.interruption.why_not
     saved = why or f"the first run had saved {_saved(evidence.interruption)}"
@@ -75,10 +75,10 @@ def _without_a_sign(evidence: Evidence) -> Judgement:
     fix = "Load the newest checkpoint when the script starts"
     if evidence.switch:
         fix = f"If it needs an option to resume: composesim check --resume --resume-args='{evidence.switch} …' {evidence.script}"
-    return _failed(Finding(missing="not-resumed", step=1, text=text, fix=fix, at=evidence.interruption.at))
+    return _failed(MissingState(missing="not-resumed", step=1, text=text, fix=fix, at=evidence.interruption.at))
 
 
-def _failed(finding: Finding) -> Judgement:
+def _failed(finding: MissingState) -> Judgement:
     return Judgement(status="failed", text=f"{finding.missing}: {finding.text}", findings=(finding,))
 
 

@@ -10,7 +10,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, CheckResult
 from compose_sim.core.report.report import Place as ReportPlace
 from compose_sim.plugins.resume.core.checkpoints import Interruption
-from compose_sim.plugins.resume.core.findings import Finding
+from compose_sim.plugins.resume.core.findings import MissingState
 
 ID = "resume"
 Status = Literal["passed", "failed", "inconclusive"]
@@ -35,7 +35,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class ThreeRuns:
     """The three runs of `check --resume`."""
 
     whole: Observed
@@ -56,7 +56,7 @@ class Judgement:
 
     status: Status
     text: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MissingState, ...] = ()
 
     def to_check(self) -> CheckResult:
         """Return the judgement as a report holds it; an inconclusive one is not applicable."""

@@ -58,7 +58,7 @@ ORDER: tuple[Missing, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class MissingState:
     """One state that the resumed run lacks."""
 
     missing: Missing
@@ -69,9 +69,9 @@ class Finding:
     at: Place | None = None
 
 
-def first_of(findings: Iterable[Finding]) -> list[Finding]:
+def first_of(findings: Iterable[MissingState]) -> list[MissingState]:
     """Return one finding for each missing state, of all its ranks: first those that show first."""
-    merged: dict[Missing, Finding] = {}
+    merged: dict[Missing, MissingState] = {}
     for each in sorted(findings, key=lambda each: (each.step, ORDER.index(each.missing))):
         known = merged.get(each.missing)
         if known is None:

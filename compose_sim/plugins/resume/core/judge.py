@@ -13,8 +13,8 @@ from compose_sim.plugins.resume.core.alignment import Alignment, align
 from compose_sim.plugins.resume.core.checkpoints import Checkpoint, find_checkpoints
 from compose_sim.plugins.resume.core.compare import compare, compare_loaded, pairs
 from compose_sim.plugins.resume.core.endings import broken_off, not_resumed, without_steps
-from compose_sim.plugins.resume.core.evidence import Evidence, Judgement
-from compose_sim.plugins.resume.core.findings import Finding, first_of, ranks_of
+from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
+from compose_sim.plugins.resume.core.findings import MissingState, first_of, ranks_of
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference, make_reference
 from compose_sim.plugins.resume.core.reshape import compare_samples, gathered
@@ -23,7 +23,7 @@ from compose_sim.plugins.resume.core.trajectory import names_of, read_run
 _NUMBER = re.compile(r"\d+")
 
 
-def judge(evidence: Evidence) -> Judgement:
+def judge(evidence: ThreeRuns) -> Judgement:
     """Compare the continuation with the whole run."""
     runs = [read_run(each) for each in (evidence.whole, evidence.interrupted, evidence.resumed)]
     is_reshaped = len(runs[2]) not in (0, len(runs[1]))
@@ -64,7 +64,7 @@ def judge(evidence: Evidence) -> Judgement:
     return _without_findings(reference, found, moves, len([*pairs(reference, resumed, found.step)]), shifted)
 
 
-def _concluded(findings: list[Finding], moves: Moves) -> list[Finding]:
+def _concluded(findings: list[MissingState], moves: Moves) -> list[MissingState]:
     """Leave out what is a consequence of another finding."""
     kinds = {each.missing for each in findings}
     if "optimizer" in kinds and moves.loads("scheduler"):  # the optimizer's state holds the learning rate
@@ -77,11 +77,11 @@ def _concluded(findings: list[Finding], moves: Moves) -> list[Finding]:
 
 
 def _of_loading(
-    evidence: Evidence, found: Alignment, checkpoints: Sequence[Checkpoint], moves: Moves, reference: Reference
-) -> list[Finding]:
+    evidence: ThreeRuns, found: Alignment, checkpoints: Sequence[Checkpoint], moves: Moves, reference: Reference
+) -> list[MissingState]:
     """Return what is wrong with the parameters that the resumed run begins with, and with the choice of the checkpoint."""
     step, at = found.step + 1, moves.loaded_at
-    findings: list[Finding] = []
+    findings: list[MissingState] = []
     newest = 0 if evidence.torn else _newest(checkpoints, found.step, reference.interrupted_at)
     if found.step < newest:
         stamps = "; the files had other time stamps, as after copying" if evidence.copied else ""
@@ -89,11 +89,13 @@ def _of_loading(
         fix = (
             "Choose the checkpoint by the number of its step, not by time stamp or alphabet, or keep its name in a file"
         )
-        findings.append(Finding(missing="older-checkpoint", step=step, text=text, fix=fix, at=at))
+        findings.append(MissingState(missing="older-checkpoint", step=step, text=text, fix=fix, at=at))
     if not found.exact:
         text = f"parameters are those of step {found.step} only roughly: {names_of([name for _, name in found.others])}"
         fix = "Save parameters with all their digits, and load the weights that train, not their average"
-        findings.append(Finding(missing="precision", step=step, text=text, fix=fix, at=moves.place_for("precision")))
+        findings.append(
+            MissingState(missing="precision", step=step, text=text, fix=fix, at=moves.place_for("precision"))
+        )
     elif found.others:
         findings.append(_of_parameters(found, moves, reference))
     return findings
@@ -115,7 +117,7 @@ def _kinds(checkpoint: Checkpoint) -> set[str]:
     return {_NUMBER.sub("#", path) for path in checkpoint.files}
 
 
-def _of_parameters(found: Alignment, moves: Moves, reference: Reference) -> Finding:
+def _of_parameters(found: Alignment, moves: Moves, reference: Reference) -> MissingState:
     ranks = tuple(sorted({rank for rank, _ in found.others}))
     names = sorted({name for _, name in found.others})
     first = reference.at(ranks[0], found.step)
@@ -126,12 +128,12 @@ def _of_parameters(found: Alignment, moves: Moves, reference: Reference) -> Find
     at = moves.saved_at or moves.loaded_at
     if sharded and len(ranks) < len(reference.ranks):
         fix = "Let every rank save its shards (torch.distributed.checkpoint), or gather the full state before one rank saves it"
-        return Finding(missing="shards", step=found.step + 1, text=text, fix=fix, ranks=ranks, at=at)
+        return MissingState(missing="shards", step=found.step + 1, text=text, fix=fix, ranks=ranks, at=at)
     fix = "Save and load all parameters, on every rank, into the model that trains"
-    return Finding(missing="parameters", step=found.step + 1, text=text, fix=fix, ranks=ranks, at=moves.loaded_at)
+    return MissingState(missing="parameters", step=found.step + 1, text=text, fix=fix, ranks=ranks, at=moves.loaded_at)
 
 
-def _of_termination(evidence: Evidence) -> list[Finding]:
+def _of_termination(evidence: ThreeRuns) -> list[MissingState]:
     """Return that a handler of SIGTERM did not get to save a checkpoint, because workers of the loader had been killed."""
     cause = evidence.cut.cause
     notices = [each for each in evidence.interrupted.of(InterruptedHere) if each.handled and each.workers]
@@ -145,7 +147,7 @@ def _of_termination(evidence: Evidence) -> list[Finding]:
     first = notices[0]
     text = f"the script handles SIGTERM, but saved nothing: its {first.workers} loader workers got the signal too: {cause.first_line}"
     fix = "Ignore SIGTERM in the workers: worker_init_fn=lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    return [Finding(missing="emergency-checkpoint", step=first.step + 1, text=text, fix=fix, at=first.at)]
+    return [MissingState(missing="emergency-checkpoint", step=first.step + 1, text=text, fix=fix, at=first.at)]
 
 
 def _saves_after(rank: RankObserved) -> bool:
@@ -156,7 +158,7 @@ def _saves_after(rank: RankObserved) -> bool:
     return saved or any(isinstance(each, FileUse) and each.op != "read" for each in after)
 
 
-def _failure(missing: Sequence[Finding], found: Alignment, moves: Moves) -> str:
+def _failure(missing: Sequence[MissingState], found: Alignment, moves: Moves) -> str:
     shown = [
         f"{each.missing}: step {each.step}: {f'{ranks_of(each.ranks)}: ' if each.ranks else ''}{each.text}"
         for each in missing
@@ -169,7 +171,7 @@ def _went_on(found: Alignment, moves: Moves) -> str:
     return f"It went on after step {found.step}" + (f" from {files}" if files else "")
 
 
-def _reshaped(evidence: Evidence, found: Alignment, moves: Moves, change: str) -> Judgement:
+def _reshaped(evidence: ThreeRuns, found: Alignment, moves: Moves, change: str) -> Judgement:
     then, now = evidence.interrupted.world_size, evidence.resumed.world_size
     text = f"{_went_on(found, moves)} with {now} ranks instead of {then}: they hold the same parameters and the same state together"
     return Judgement(status="passed", text=text + (f"; {change}" if change else ""))

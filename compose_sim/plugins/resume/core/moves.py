@@ -82,9 +82,9 @@ class Moves:
     @property
     def names(self) -> str:
         """The files that were loaded."""
-        loaded = [each for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded]
-        paths = [*(each.path for each in loaded), *(each.path for each in self.read_files())]
-        names = [*dict.fromkeys(path.rpartition("/")[2] for path in paths if path)]
+        loaded = (each.path for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded)
+        paths = [path for path in (*loaded, *(each.path for each in self.read_files())) if path]
+        names = [*dict.fromkeys(path.rpartition("/")[2] for path in paths)]
         return ", ".join(names[:2]) + (" …" if len(names) > 2 else "")
 
     def is_saved(self, missing: str) -> bool | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from compose_sim.node.records.resumption import TensorSketch
-from compose_sim.plugins.resume.core.findings import Finding
+from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 from compose_sim.plugins.resume.core.trajectory import Name, Run, State, Trajectory
@@ -47,7 +47,7 @@ def _tensors(states: list[State]) -> dict[Name, TensorSketch]:
     return found
 
 
-def compare_samples(reference: Reference, resumed: Run, step: int, moves: Moves) -> tuple[list[Finding], str]:
+def compare_samples(reference: Reference, resumed: Run, step: int, moves: Moves) -> tuple[list[MissingState], str]:
     """Return what is wrong with the samples after the resume, and how the global batch has changed."""
     wanted, found = reference.at(0, step), resumed[0].states[0]
     if wanted is None or not wanted.batches or not found.batches:
@@ -70,7 +70,7 @@ def compare_samples(reference: Reference, resumed: Run, step: int, moves: Moves)
         return [], change
     text = f"in the epoch of the resume, {len(twice - usual)} samples are used twice and {len(never)} never"
     fix = "Save how many samples of the epoch all ranks used together, and skip them: the share of a rank depends on their number"
-    return [Finding(missing="sampler-position", step=step + 1, text=text, fix=fix, at=moves.loaded_at)], change
+    return [MissingState(missing="sampler-position", step=step + 1, text=text, fix=fix, at=moves.loaded_at)], change
 
 
 def _samples(states: Iterable[State]) -> Iterable[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import LoaderInfo
-from compose_sim.plugins.resume.core.findings import Finding, Missing
+from compose_sim.plugins.resume.core.findings import Missing, MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 from compose_sim.plugins.resume.core.trajectory import State
@@ -21,7 +21,7 @@ _PARTS = "Save only after an optimizer step, or save the gradients and the numbe
 
 def samples_finding(
     reference: Reference, rank: int, step: int, begins: int, found: State, moves: Moves
-) -> Finding | None:
+) -> MissingState | None:
     """
     Return what is wrong with the samples of this step; None if they are the right ones, or nothing is known about them.
 
@@ -48,7 +48,7 @@ def samples_finding(
         "random-of-rank-0": "Save the random state of every rank, and let each rank load its own",
     }.get(missing, _RANDOM)
     at = moves.place_for("random") if missing.startswith("random") else moves.loaded_at
-    return Finding(missing=missing, step=step + 1, text=text, fix=fix, ranks=(rank,), at=at)
+    return MissingState(missing=missing, step=step + 1, text=text, fix=fix, ranks=(rank,), at=at)
 
 
 def _is_rank_0s(

@@ -13,7 +13,7 @@ from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, StateMoved, TensorSketch
 from compose_sim.plugins.resume.core.checkpoints import Checkpoint, Interruption
-from compose_sim.plugins.resume.core.evidence import Ending, Evidence, Judgement
+from compose_sim.plugins.resume.core.evidence import Ending, Judgement, ThreeRuns
 from compose_sim.plugins.resume.core.judge import judge
 
 EPOCH, STEPS, SAVED, CUT = 6, 20, 8, 11  # steps in an epoch, in the whole run, at the checkpoint, at the interruption
@@ -82,7 +82,7 @@ def judged(
 ) -> Judgement:
     checkpoint = Checkpoint(step=SAVED, files=(f"/run/step-{SAVED}.pt",), ranks=(0, 1), at=("train.py", 9))
     read = StateMoved("file", loaded=True, path=f"/run/step-{first}.pt", names=("model",), at=("train.py", 3))
-    evidence = Evidence(
+    evidence = ThreeRuns(
         whole=observed(0, STEPS),
         interrupted=interrupted(saved=saved),
         resumed=observed(first, STEPS, change, *([read] if first else [])),
