@@ -71,6 +71,8 @@ def _concluded(findings: list[MissingState], moves: Moves) -> list[MissingState]
         findings = [each for each in findings if each.missing != "scheduler"]
     if "off-by-one" in kinds:
         findings = [each for each in findings if each.missing != "scheduler" or each.step < findings[0].step]
+    if "older-checkpoint" in kinds:  # other files may be those of the newest one
+        findings = [each for each in findings if each.missing == "older-checkpoint"]
     if kinds & {"shards", "parameters"}:
         findings = [each for each in findings if each.missing in ("shards", "parameters")]
     return findings
