@@ -20,6 +20,7 @@ from compose_sim.plugins.resume.core.reference import Reference, make_reference
 from compose_sim.plugins.resume.core.reshape import compare_samples, gathered
 from compose_sim.plugins.resume.core.trajectory import names_of, read_run
 
+_OF_WORKERS = ("DataLoader worker", "/torch/utils/data/", "/multiprocessing/")  # in a traceback
 _NUMBER = re.compile(r"\d+")
 
 
@@ -139,12 +140,8 @@ def _of_termination(evidence: ThreeRuns) -> list[MissingState]:
     """Return that a handler of SIGTERM did not get to save a checkpoint, because workers of the loader had been killed."""
     cause = evidence.cut.cause
     notices = [each for each in evidence.interrupted.of(InterruptedHere) if each.handled and each.workers]
-    if (
-        not notices
-        or cause is None
-        or "DataLoader worker" not in cause.text
-        or any(map(_saves_after, evidence.interrupted))
-    ):
+    is_of_workers = cause is not None and any(words in cause.text for words in _OF_WORKERS)
+    if not notices or cause is None or not is_of_workers or any(map(_saves_after, evidence.interrupted)):
         return []
     first = notices[0]
     text = f"the script handles SIGTERM, but saved nothing: its {first.workers} loader workers got the signal too: {cause.first_line}"
@@ -157,7 +154,7 @@ def _saves_after(rank: RankObserved) -> bool:
     notice = rank.first(InterruptedHere)
     after = rank.records[notice.index + 1 :] if notice is not None else ()
     saved = any(isinstance(each, StateMoved) and not each.loaded for each in after)
-    return saved or any(isinstance(each, FileUse) and each.op != "read" for each in after)
+    return saved or any(isinstance(each, FileUse) and each.op in ("write", "update", "rename") for each in after)
 
 
 def _failure(missing: Sequence[MissingState], found: Alignment, moves: Moves) -> str:
