@@ -195,7 +195,11 @@ def print_cause(report: Report, *, err: bool = False) -> None:
         return
     if cause.traceback and (evidence := _without_cause(folded(cause.traceback), cause)):
         echo(err=err)
-        show(_shortened(evidence), err=err)
+        width = screen_width(err=err)
+        lines = _shortened(evidence).split("\n")
+        # Below a line that is wrapped, the marks of Python point to nothing.
+        kept = [line for line in lines if not width or len(line) <= width or line.strip(" ~^")]
+        show("\n".join(kept), err=err)
     for hint in report.hints[:_MAX_HINTS] if report.needs_hints else ():
         show(click.style(f"{'note':<9}", dim=True) + str(hint), hang=9, err=err)
     explanation = explain(cause.text)

@@ -11,7 +11,7 @@ from compose_sim.core.report.report import Cause
 from compose_sim.node.records.process_groups import Collective, DdpForward
 
 _SILENT = ("exit", "signal")  # kinds of causes without a traceback
-_NOISE = re.compile(r"\s*$|frame #\d|Exception raised from |terminate called|\*\*\* ")
+_NOISE = re.compile(r"\s*$|frame #\d|.{0,300}Warning: |Exception raised from |terminate called|\*\*\* ")
 _COMPLAINT = re.compile(r"error|fatal|assert|fail|abort|what\(\):", re.IGNORECASE)
 _PREFIX = re.compile(r"\[rank\d{1,9}\]: ?")
 _MAX_LINES, _LONGEST_LINE, _LONGEST_QUOTE = 8, 400, 160

@@ -101,7 +101,7 @@ def test_the_last_line_and_the_exit_code_say_the_same(report: Report, line: str,
 def test_it_runs_on_all_ranks_and_tells_each_check(project: Project) -> None:
     project.write("train.py", QUIET)
 
-    done = project.run(*CHECK, "--junit", "out/junit.xml", "--html", "check.html", "train.py")
+    done = project.run(*CHECK, "-v", "--junit", "out/junit.xml", "--html", "check.html", "train.py")
     assert 'id="data">{"now":' in (project.folder / "check.html").read_text()
 
     lines = done.stdout.splitlines()

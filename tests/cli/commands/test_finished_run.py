@@ -116,7 +116,7 @@ def test_a_report_names_the_first_failure_with_its_traceback(failed: Project) ->
     text = failed.run("report", "--run", DONE).stdout
 
     assert '  File "' in text
-    assert text.rstrip().splitlines()[-1] == "✘ failed  rank 2 on node-2: ValueError: boom"
+    assert text.rstrip().splitlines()[-1] == "✘ failed  rank 2 on node-2: ValueError: boom (train.py, line 4)"
 
 
 def test_a_report_is_made_from_events_where_a_crash_left_none(failed: Project, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_wait_ends_with_the_exit_code_of_the_run(passed: Project, failed: Projec
     done = failed.run("wait", "--run", DONE)
 
     assert done.returncode == 1
-    assert done.stderr == "✘ failed  rank 2 on node-2: ValueError: boom\n"
+    assert done.stderr == "✘ failed  rank 2 on node-2: ValueError: boom (train.py, line 4)\n"
 
 
 def test_stats_at_the_end(passed: Project) -> None:

@@ -16,6 +16,7 @@ GLOO = (
     "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
     "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] 20 vs 4. Received data size doesn't match",
     "frame #0: c10::Error (0x5f in libc10.so)",
+    "/lib/functional_tensor.py:368: UserWarning: Failed to initialize NumPy",
     "",
 )
 
