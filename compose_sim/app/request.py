@@ -244,7 +244,7 @@ class Request:
         """Judge the folders outside the project that nodes would see because of the script, like any mount."""
         typed = str(Path(os.path.abspath(self.folder / program.target)).parent) if self.has_typed_script else ""
         for mount in program.mounts[1:]:
-            danger = _danger_of(Path(mount.source), self.folder, allowed=self.allow_mount)
+            danger = danger_of(Path(mount.source), self.folder, allowed=self.allow_mount)
             if danger and not (mount.source == typed and danger == CONTAINS_HOME) and Path(mount.source).is_dir():
                 raise SpecError(
                     f"nodes would see '{mount.source}', where '{program.target}' is, and which {danger}",
@@ -368,7 +368,7 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
             hint=f"choose another target: --mount {named}:/data",
         )
     real = os.path.realpath(source)
-    if danger := _danger_of(source, folder, allowed=allowed):
+    if danger := danger_of(source, folder, allowed=allowed):
         raise SpecError(
             f"'{source}' of mount '{mount}' {danger}",
             hint=f"mount only the folder that nodes need, or allow it: --allow-mount {source}",
@@ -376,7 +376,7 @@ def _absolute_mount(mount: str, folder: Path, *, allowed: Collection[str]) -> st
     return ":".join([real, *rest])  # a link may lead elsewhere later
 
 
-def _danger_of(source: Path, folder: Path, *, allowed: Collection[str]) -> str:
+def danger_of(source: Path, folder: Path, *, allowed: Collection[str]) -> str:
     """Return why nodes should not see a file or folder, unless the user allowed it; "" if they may."""
     real = os.path.realpath(source)
     homes = {user.pw_dir for user in pwd.getpwall() if user.pw_uid == 0 or user.pw_uid >= _FIRST_PERSON}

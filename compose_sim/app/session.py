@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from compose_sim.app.request import Request, new_name
+from compose_sim.app.request import Request, danger_of, new_name
 from compose_sim.core.host.host import Host
 from compose_sim.core.plan.model import CONTAINER_FOLDER, NODE_HASHES, Mount, Plan
 from compose_sim.core.plan.mounts import covers_of
@@ -22,6 +22,7 @@ from compose_sim.errors import (
     ComposesimError,
     EngineError,
     EngineSilentError,
+    OutOfTimeError,
     SpecError,
     resource_error,
     resource_errors,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.engine.run_folder.folder import RunFolder
 
 _LONG_OUTPUT_S = 2.0
+_HINTS_S = 5.0  # of CPU
 _SUBNET_TAKEN = ("Pool overlaps", "is already used on the host")  # what Docker and Podman answer
 
 
@@ -305,13 +307,16 @@ class Session:
     def _report(self, state: ClusterState) -> Report:
         """Return the report. If a node failed before it started a rank, its output is evidence; the engine may have that too."""
         from compose_sim.core.verdict.verdict import judge
+        from compose_sim.engine.run_folder.judging_time import judging_time
         from compose_sim.engine.run_folder.record import build_report, last_output
 
         logs = last_output(self.folder, state) if judge(state).word == "failed" else {}
         output = {node: text or self.engine.output(self.name, node) for node, text in logs.items()}
         self.folder.append_event("verdict", verdict=judge(state, output).word, last_t=state.last_t)
         report = build_report(self.folder, self.plan, state, output=output)
-        report = replace(report, hints=self.hints()) if report.needs_hints else report
+        if report.needs_hints:
+            with suppress(OutOfTimeError), judging_time(_HINTS_S):  # a script may be as large as it likes
+                report = replace(report, hints=self.hints())
         return self._with_mount_hint(report) if report.cause else report
 
     def _with_mount_hint(self, report: Report) -> Report:
@@ -323,6 +328,8 @@ class Session:
         path = missing_file(cause.message, self.plan) if cause else ""
         source = on_this_machine(path, home_folder("")) if path else ""
         if cause is None or not source or Path(source).is_relative_to(self.request.folder) or not Path(source).exists():
+            return report
+        if danger_of(Path(source), self.request.folder, allowed=()):  # the script chose the path
             return report
         hint = mount_hint(path, source, self.plan)
         return replace(report, cause=replace(cause, traceback=f"{cause.traceback or ''}\n{hint}".lstrip()))

@@ -73,3 +73,11 @@ def test_a_flood_of_output_is_cut() -> None:
     assert cause is not None
     assert len(cause.message) < 300
     assert len(cause.traceback or "") < 5000
+
+
+def test_what_the_message_says_is_not_repeated() -> None:
+    said = Cause(kind="exit", rank=0, node="node-0", message="rank 0 exited with status 1: no conf.yaml")
+    cause = with_last_words(a_case(said, "no conf.yaml"))
+
+    assert cause is not None
+    assert "no conf.yaml" not in (cause.traceback or "")
