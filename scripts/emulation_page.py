@@ -108,7 +108,7 @@ _DISTRIBUTED = {
     "all_reduce_coalesced": "([x])",
     "all_to_all": f"({_LISTS}, {_LISTS})",
     "all_to_all_single": "(pair, pair.clone())",
-    "batch_isend_irecv": "([dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, x.clone(), 1 - RANK)])",
+    "batch_isend_irecv": "([dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, pair[:2], 1 - RANK)])",
     "broadcast": "(x, 0)",
     "broadcast_object_list": "([1], 0)",
     "gather": f"(x, {_LISTS} if RANK == 0 else None, dst=0)",
@@ -237,7 +237,12 @@ def _walk_as_rank() -> None:
     gc.freeze()  # queries of memory look at all objects
     torch.cuda.set_device(rank)
     dist.init_process_group(
-        "nccl", init_method=f"file://{os.environ['STORE']}/store", rank=rank, world_size=_RANKS, timeout=_PATIENCE
+        "nccl",
+        init_method=f"file://{os.environ['STORE']}/store",
+        rank=rank,
+        world_size=_RANKS,
+        timeout=_PATIENCE,
+        device_id=torch.device("cuda", rank),  # without one, a group cannot be split
     )
     names: dict[str, Any] = {"torch": torch, "nn": torch.nn, "dist": dist, "RANK": rank, "LOCAL": rank}
     names |= {"x": torch.ones(2, device="cuda"), "pair": torch.ones(4, device="cuda")}
@@ -253,7 +258,9 @@ def _outcome(name: str, call: Callable[[], Any]) -> tuple[str, str]:
 
     print(name, file=sys.stderr, flush=True)
     try:
-        call()
+        result = call()
+        for work in result if name == "torch.distributed.batch_isend_irecv" else ():
+            work.wait()
     except NotEmulatedError:
         return REFUSED, ""
     except Exception as error:  # noqa: BLE001 - it is the result
@@ -305,7 +312,8 @@ def _operators(torch: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
             continue
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        called = torch.Tensor.record_stream if name == "record_stream" else getattr(torch, packet, operator)
+        called = operator if overload.endswith("out") else getattr(torch, packet, operator)
+        called = torch.Tensor.record_stream if name == "record_stream" else called
         yield f"aten.{name}", functools.partial(_call, torch, called, operator)
 
 
@@ -325,9 +333,11 @@ def _arguments(torch: Any, operator: Any) -> tuple[list[Any], dict[str, Any]]:
     matrix = matrix[None] if "bmm" in operator.__name__ else matrix
     values = {"Tensor": matrix, "int": 1, "float": 1.0, "bool": False, "number": 1, "SymInt": 1, "str": "none"}
     values |= {"Device": torch.device("cuda"), "Stream": torch.cuda.current_stream()}
-    positional, by_name = [], {}
+    positional: list[Any] = []
+    by_name: dict[str, Any] = {}
     for argument in operator._schema.arguments:
         kind = str(argument.type)
+        value: Any
         if argument.name in ("dtype", "out_dtype"):
             value = torch.float32
         elif argument.name in ("out", "running_mean", "running_var") or (

@@ -26,7 +26,7 @@ def test_the_page_counts_what_can_run() -> None:
         Trainer("c.py", "team/c", "2" * 40, cannot="needs a GPU"),
     ]
     outcomes = {
-        "a.py": Outcome("passed, but a check failed", "set-epoch | failed"),
+        "a.py": Outcome("passed, with a finding", "set-epoch | failed"),
         "b.py": Outcome("failed", "ValueError: boom"),
         "c.py": Outcome("not on a CPU", "needs a GPU"),
     }
@@ -34,7 +34,7 @@ def test_the_page_counts_what_can_run() -> None:
     text = gallery.page(trainers, outcomes)
 
     assert "1 of 2 public trainers" in text
-    assert "| team/a @0000000: a.py | `--nodes 2 a.py …` | passed, but a check failed: set-epoch \\| failed |" in text
+    assert "| team/a @0000000: a.py | `--nodes 2 a.py …` | passed, with a finding: set-epoch \\| failed |" in text
 
 
 def test_the_page_shows_the_results_that_are_kept() -> None:

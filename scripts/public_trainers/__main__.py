@@ -25,7 +25,7 @@ MANIFEST = Path(__file__).with_name("manifest.yaml")
 RESULTS = ROOT / "bench" / "public.json"
 PAGE = ROOT / "docs" / "public.md"
 _RUN_S = 240
-_PASSED = ("passed", "passed, but a check failed")
+_PASSED = ("passed", "passed, with a finding")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ def _outcome(output: str, code: int, seconds: float) -> Outcome:
     versions = " · ".join(
         part.strip() for part in line.removeprefix("ran on").split("·") if re.search(r"torch|python", part)
     )
-    return Outcome(verdict, re.sub(r"^\S+ ", "", last) if verdict != _PASSED[0] else "", round(seconds, 1), versions)
+    head, _, rest = last.partition("  ")
+    detail = {_PASSED[0]: "", _PASSED[1]: head.removeprefix("! passed, but ")}.get(verdict, rest or head)
+    return Outcome(verdict, detail, round(seconds, 1), versions)
 
 
 def _last_line(text: str) -> str:

@@ -55,6 +55,11 @@ def text_file(folder: Path) -> None:
     (folder / "input.txt").write_text(_text(4000))
 
 
+def text_here(_: Path) -> None:
+    """Write a text beside the program."""
+    text_file(Path())
+
+
 def images(folder: Path) -> None:
     """Write a folder of pictures, train/CLASS/N.png and val/CLASS/N.png, and the same without classes."""
     import numpy
