@@ -187,7 +187,7 @@ def test_ranks_that_wait_for_each_other_fail_before_the_time_limit(pytester: pyt
     )
 
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["hung: rank 0 waits in all_reduce #1 * rank 1 in barrier #1 *"])
+    done.stdout.fnmatch_lines(["hung: rank 0 waits in all_reduce #1 * while rank 1 waits in barrier #1 *"])
 
 
 def started(pytester: pytest.Pytester) -> tuple[subprocess.Popen[bytes], str]:
