@@ -39,8 +39,8 @@ DIFFERENCES = {
     "torch.cuda.get_device_properties": "is that of an A100 with a share of this machine's memory",
     "torch.cuda.get_per_process_memory_fraction": "is 1: memory is not limited",
     "torch.cuda.set_per_process_memory_fraction": "does nothing",
-    "torch.cuda.host_memory_stats": "is 0: pinned memory is not counted",
-    "torch.cuda.host_memory_stats_as_nested_dict": "is 0: pinned memory is not counted",
+    "torch.cuda.host_memory_stats": "is empty: pinned memory is not counted",
+    "torch.cuda.host_memory_stats_as_nested_dict": "is empty: pinned memory is not counted",
     "torch.cuda.list_gpu_processes": "lists none",
     "torch.cuda.max_memory_allocated": "is the highest of all queries",
     "torch.cuda.max_memory_cached": "is the highest of all queries",
@@ -340,9 +340,9 @@ def _arguments(torch: Any, operator: Any) -> tuple[list[Any], dict[str, Any]]:
         value: Any
         if argument.name in ("dtype", "out_dtype"):
             value = torch.float32
-        elif argument.name in ("out", "running_mean", "running_var") or (
-            half and argument.name == "self" and "add" in operator.__name__
-        ):
+        elif argument.name in ("counts", "running_mean", "running_var"):
+            value = matrix[0].float()
+        elif argument.name == "out" or (half and argument.name == "self" and "add" in operator.__name__):
             value = matrix.float()
         elif "batch_norm" in operator.__name__ and argument.name in _PER_CHANNEL and "gather" not in operator.__name__:
             value = matrix[0]
