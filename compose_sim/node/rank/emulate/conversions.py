@@ -168,7 +168,15 @@ def _is_pinned(func: Any, self: Any, /, *args: Any, **kwargs: Any) -> bool:
 
 @for_call(_Tensor.data.__set__)
 def _set_data(func: Any, self: Any, other: Any, /) -> None:
-    """Move the tensor to the device of the other one with `tensor.data = other`, which is how modules are moved."""
+    """
+    Move the tensor to the device of the other one with `tensor.data = other`, which is how modules are moved.
+
+    On another device, a parameter gets a new AccumulateGrad node, without the hooks of DistributedDataParallel. On the CPU, torch makes
+    a new one if the type changes.
+    """
+    is_plain = type(self) in (torch.Tensor, torch.nn.Parameter) and self.layout is torch.strided
+    if is_plain and self.requires_grad and self.is_leaf and tag_of(self) != tag_of(other):
+        func(self, torch.empty(0, dtype=torch.float32 if self.dtype == torch.float64 else torch.float64))
     func(self, other)
     self._composesim_device = other._composesim_device
 

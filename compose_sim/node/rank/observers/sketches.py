@@ -70,14 +70,16 @@ def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 
 def _follow(context: RankContext, optimizer: Any) -> None:
-    """Hook the parameters of an optimizer that are not yet hooked."""
+    """Hook the parameters of an optimizer that are not yet hooked, or have moved to another device and lost their hook."""
     owns: dict[int, Own] = context.memory.setdefault(_OWN, {})
     torch: Any = sys.modules["torch"]
     for parameter in _chosen(optimizer):
-        if id(parameter) in owns or not _is_plain(parameter) or not parameter.requires_grad:
+        if not _is_plain(parameter) or not parameter.requires_grad:
             continue
         with torch.enable_grad():
             node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        if id(parameter) in owns and owns[id(parameter)].node is node:
+            continue
         own = owns[id(parameter)] = Own(node)
         node.register_prehook(_hook(own, parameter))
 

@@ -45,6 +45,12 @@ def conv_gradients(scale):
     weight = torch.ones(1, 1, 1, 1, device="cuda", dtype=torch.float16, requires_grad=True)
     F.conv2d(x, weight).backward(torch.full_like(x, scale))
     return [weight.grad.item(), weight.grad.dtype]
+def hooked(move):
+    layer, calls = nn.Linear(3, 1, bias=False).cuda(), []
+    node = layer.weight.expand_as(layer.weight).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: calls.append(1))
+    move(layer)(x).sum().backward()
+    return len(calls)
 for line in sys.stdin:
     try:
         answer = str(eval(line))

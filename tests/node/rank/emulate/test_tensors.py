@@ -37,6 +37,11 @@ SAME_DEVICE = "RuntimeError: Expected all tensors to be on the same device, but 
             "(x + torch.tensor(1.0)).device, x[torch.tensor([0])].device",
             "(device(type='cuda', index=0), device(type='cuda', index=0))",
         ),
+        (
+            "hooked(lambda layer: layer), hooked(lambda layer: layer.cuda()), hooked(lambda layer: layer.to('cuda:0'))",
+            "(1, 1, 1)",
+        ),
+        ("hooked(lambda layer: layer.cpu().cuda()), hooked(lambda layer: layer.to(1).cuda(0))", "(0, 0)"),  # as on GPUs
         ("y.new_zeros(1).device.index, torch.empty_like(y).device.index", "(1, 1)"),
         ("torch.device(1), torch.device('cuda')", "(device(type='cuda', index=1), device(type='cuda'))"),
         (
