@@ -27,6 +27,7 @@ _FIXES = {
     "messages": "Post both directions at once: `dist.batch_isend_irecv([dist.P2POp(dist.isend, out, peer), "
     "dist.P2POp(dist.irecv, into, peer)])`, then wait for all of them; or let one rank of each pair receive first.",
     "alone": "Make this rank reach the same collective as the others, or add a timeout to what it waits for.",
+    "behind": "Make every rank take part in each backward pass and step, or none: what one rank leaves out, its next call pairs with.",
     "all": "Add a timeout to what the ranks wait for, so that it raises an error.",
 }
 
@@ -37,7 +38,7 @@ _FINAL = ("mismatch", "gone", "messages")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The cause of a hang; `kind` is one of stopped, held, loader, locks, spawn, gone, mismatch, messages, alone, all."""
+    """The cause of a hang; `kind` is one of stopped, held, loader, locks, spawn, gone, mismatch, messages, behind, alone, all."""
 
     kind: str
     message: str
@@ -112,8 +113,13 @@ def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
     for each in waiting:
         groups.setdefault(each.waits_in, []).append(each)
     if len(groups) == 1:
-        first = waiting[0]
-        return _of(first, f"no rank makes progress: {_waits(waiting, it=False)}", kind="all")
+        behind, count = _behind(waiting), max(each.steps for each in waiting)
+        if behind:
+            text = f"{behind[0].name} has made {behind[0].steps} steps, other ranks {count}"
+            return _of(
+                behind[0], f"no rank makes progress: {_waits(waiting, it=False)}, although {text}", kind="behind"
+            )
+        return _of(waiting[0], f"no rank makes progress: {_waits(waiting, it=False)}", kind="all")
     fewest = min(groups.values(), key=len)
     others = [each for each in waiting if each not in fewest]
     if different := first_difference({each.rank: each.recorded for each in waiting}):
@@ -124,6 +130,13 @@ def diagnose(standings: tuple[Standing, ...], *, folder: str = "") -> Diagnosis:
         )
     message = f"{_waits(fewest, it=False)}, while {_waits(others, it=False)}: they wait for each other"
     return _of(fewest[0], message, kind="mismatch")
+
+
+def _behind(waiting: list[Standing]) -> list[Standing]:
+    """Return the ranks that have made fewer steps than others, if these are not most of them: they left out a pass or a step."""
+    fewest = min(each.steps for each in waiting)
+    behind = [each for each in waiting if each.steps == fewest]
+    return behind if 2 * len(behind) <= len(waiting) else []
 
 
 def _one_sided(waiting: list[Standing]) -> list[Standing]:

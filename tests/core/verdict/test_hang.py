@@ -71,6 +71,18 @@ def test_the_rank_that_is_not_in_the_collective_is_the_culprit() -> None:
     ]
 
 
+@pytest.mark.parametrize(("fewer", "named"), [((1,), 1), ((), 0), ((0, 1), 0)])
+def test_a_rank_that_has_left_out_a_step_is_named_where_all_wait_in_one_collective(
+    fewer: tuple[int, ...], named: int
+) -> None:
+    events = [stalled(rank, waiting_in=ALL_REDUCE, steps=5 if rank in fewer else 6) for rank in range(3)]
+    found = find_hang(fold_all(PLAN, [*running(), *events]), PLAN, now=120.0)
+
+    assert found is not None
+    assert found.rank == named
+    assert ("rank 1 on node-1 has made 5 steps, other ranks 6" in found.message) == (fewer == (1,))
+
+
 @pytest.mark.parametrize(("call", "other"), [("send", "receives"), ("recv", "sends")])
 def test_ranks_that_all_send_or_all_receive_wait_for_each_other(call: str, other: str) -> None:
     found = diagnose(
