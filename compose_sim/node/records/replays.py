@@ -67,7 +67,11 @@ class ReplayedStep(Record):
     divisors: tuple[float, ...] = ()  # numbers that the loss was divided by
     batch_size: int = 0  # the largest of rank 0
     batches_per_step: float = 1.0
-    in_parts: bool = False  # whether ranks hold parts of other parameters; only those that all hold were compared
+    parts: int = (
+        0  # parameters of which each rank holds a part; these were put together, or left out if they are not known
+    )
+    is_part: bool = False  # whether the one that differs most is one of them
+    of_update: bool = False  # whether what the step made of the parameters was compared, not the gradient
 
 
 @dataclass(frozen=True)

@@ -64,17 +64,12 @@ def matches_single(case: Case) -> Result:
     steps = comparable(steps_of(case.single))
     bad = beyond_tolerance(steps, case)
     if steps and not bad:
+        parts = f" ({format_count(steps[0].parts, 'parameter')} held in parts)" if steps[0].parts else ""
         return passed(
-            f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}"
+            f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}{parts}"
         )
-    if bad and bad[0].in_parts:
-        return failed(
-            f"{_step_text(bad[0])}: all ranks hold this parameter, and its gradient differs from that of one rank with the whole "
-            f"batch and all parts of the other parameters ({_numbers(bad[0])})",
-            fix="Reduce the gradients of the parameters that all ranks hold: each rank computes them from its part of the samples "
-            "or of the sequence, as in `dist.all_reduce(norm.weight.grad)`.",
-            at=step_place(case),
-        )
+    if bad and bad[0].parts:
+        return _in_parts(bad[0], case)
     parts = _parts_of_samples(case)
     if parts:
         return not_applicable(parts)
@@ -86,6 +81,33 @@ def matches_single(case: Case) -> Result:
         text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
         return failed(f"{_step_text(bad[0])}: {text}", fix=_FIX_SCALE, at=step_place(case))
     return _judge_alone(case, bad)
+
+
+def _in_parts(step: ReplayedStep, case: Case) -> Result:
+    """Say what differs of ranks that hold parts of parameters."""
+    one = "one rank with the whole batch and all parts of the parameters"
+    if step.of_update:
+        return failed(
+            f"{_step_text(step)}: its gradient is that of {one}, but the step changes it otherwise ({_numbers(step)}), as if each rank "
+            "clips by the norm of what it holds",
+            fix="Clip by the norm of the whole gradient: add up the squares of the parts over the ranks, and count what all ranks hold "
+            "once.",
+            at=step_place(case),
+        )
+    if step.is_part:
+        return failed(
+            f"{_step_text(step)}: ranks hold parts of this parameter, and the gradients of the parts, put together, differ from that "
+            f"of {one} ({_numbers(step)})",
+            fix="Find what each rank adds, divides or leaves out: a bias that it adds before a sum over ranks, a sum without a "
+            "gradient, gradients that ranks with different parts reduce.",
+            at=step_place(case),
+        )
+    return failed(
+        f"{_step_text(step)}: all ranks hold this parameter, and its gradient differs from that of {one} ({_numbers(step)})",
+        fix="If each rank computes it from a part of the samples or of the sequence, reduce it, as in "
+        "`dist.all_reduce(norm.weight.grad)`. Otherwise find what is added once per rank, such as a bias before a sum over ranks.",
+        at=step_place(case),
+    )
 
 
 def _parts_of_samples(case: Case) -> str:
@@ -142,9 +164,8 @@ def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
         return not_applicable(f"the communication hook {custom[0]} changes gradients")
     factor = constant_factor(steps, case)
     if factor is None and (not steps or not bad):  # a loss may rightly weight ranks, which no rank alone can know
-        where = _step_text(bad[0]) if bad else "the first step"
-        return not_applicable(
-            reason or f"{where}: one rank differs, but each rank's batches could not be repeated alone"
+        return _not_alone(case, bad) or not_applicable(
+            reason or "the steps differ by little, and each rank's batches could not be repeated alone"
         )
     if any(step.by_value for step in steps):
         return not_applicable("gradients are clipped by value, so means cannot be compared")
@@ -160,14 +181,47 @@ def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
     )
 
 
-def _own_loss(case: Case, bad: Sequence[ReplayedStep]) -> Result | None:
-    """Warn if each rank by itself is right, but at most steps all of them together clearly differ from one rank."""
+def _not_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result | None:
+    """
+    Report that at most steps all ranks together clearly differ from one rank; whether each by itself is right is not known.
+
+    If gradients flow between ranks in each backward pass, they compute one loss together, and no rank may be right by itself.
+    """
+    worst = _clearly_different(case, bad)
+    if worst is None:
+        return None
+    steps = list(case.observed.of(SketchedStep))
+    together = bool(steps) and all(each.in_backward for each in steps)
+    why = (
+        "but ranks exchange tensors with a gradient, to compute one loss together"
+        if together
+        else "and whether each rank alone has the gradient that it contributed could not be tried"
+    )
+    return (failed if together else warned)(
+        f"{_step_text(worst)}: one rank with the batches of all {case.observed.world_size} has another gradient ({_numbers(worst)}), "
+        f"{why}",
+        fix="Find what depends on the world size in the loss of this step: a count or mean over the rank's own samples, a gather or "
+        "reduction without gradient, labels, positions or a mask that count from 0 on every rank. If it is intentional: "
+        "`--skip matches-single`.",
+        at=step_place(case),
+    )
+
+
+def _clearly_different(case: Case, bad: Sequence[ReplayedStep]) -> ReplayedStep | None:
+    """Return the step that differs most if at most steps all ranks together differ by far more than rounding."""
     steps = comparable(steps_of(case.single))
     if not bad or any(step.by_value for step in steps):
         return None
     if median((step.difference or 0.0) / _clear(step, case) for step in steps) < 1.0:
         return None
-    worst = max(bad, key=lambda step: step.difference or 0.0)
+    return max(bad, key=lambda step: step.difference or 0.0)
+
+
+def _own_loss(case: Case, bad: Sequence[ReplayedStep]) -> Result | None:
+    """Warn if each rank by itself is right, but at most steps all of them together clearly differ from one rank."""
+    worst = _clearly_different(case, bad)
+    if worst is None:
+        return None
     return warned(
         f"{_step_text(worst)}: one rank with the batches of all {case.observed.world_size} has another gradient ({_numbers(worst)}), "
         "although each rank alone has the gradient that it contributed: its loss is divided by its own count or padded length, "

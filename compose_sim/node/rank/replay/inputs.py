@@ -93,13 +93,14 @@ def replicated(whole: Sequence[int], parts: Sequence[Sequence[int]]) -> list[boo
 
 
 def _is_sum(whole: int, parts: Sequence[int]) -> bool:
+    """Return whether all parts add up to the whole, or one of each kind if equally many ranks have it."""
     counts = {parts.count(part) for part in set(parts)}
-    return len(counts) == 1 and sum(set(parts)) % _MODULUS == whole
+    return sum(parts) % _MODULUS == whole or (len(counts) == 1 and sum(set(parts)) % _MODULUS == whole)
 
 
 def hash_of(tensor: torch.Tensor) -> int:
     """Return the sum of a hash of each element."""
     bits = tensor.detach().reshape(-1).to("cpu", torch.float64).view(torch.int64)
-    mixed = bits * _ODD
+    mixed = (bits ^ _ANOTHER) * _ODD  # zeros count, too
     mixed = (mixed ^ (mixed >> 31)) * _ANOTHER
     return int((mixed ^ (mixed >> 29)).sum()) % _MODULUS

@@ -56,6 +56,8 @@ class Recorder:
         self._seen: set[int] = set()
         self._pending: dict[str, Any] | None = None
         self._hooked = False
+        self._wraps = False  # whether a model is wrapped
+        self._parts: dict[str, Any] | None = None  # of a step
         self._shared: dict[int, list[bool]] = {}  # by optimizer: the parameters of which each rank keeps its own
         self._flat: dict[int, shards.FlatPart] = {}  # by the id of a parameter that the first FSDP shards
         points.DRAWN.subscribe(self.rng_usage.notice)
@@ -153,6 +155,10 @@ class Recorder:
             "rows": rows,
             "held": held_by(parameters_of(optimizer)) if inputs and not self.steps else None,
         }
+        self._parts = None
+        if not self.steps and self._may_hold_parts(optimizer):
+            gradients = gradients_of(optimizer, self.clipped)
+            self._parts = {"before": self._copies(optimizer), "gradients": gradients}
         self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched, len(inputs)))
         if any(self._shared[index]):
             self._pending["gradients"] = gradients_of(optimizer, self.clipped, self._flat)
@@ -173,6 +179,8 @@ class Recorder:
         if pending is None:
             return
         shared = self._shared[pending["optimizer"]]
+        if self._parts is not None:
+            self._save({**self._parts, "after": self._copies(optimizer)}, f"parts.0.{self.rank}.pt")
         if self.rank == 0 or any(shared):
             after = self._copies(optimizer)
             if self.rank:
@@ -189,6 +197,12 @@ class Recorder:
         self.steps += 1
         if self.steps >= self.steps_wanted:
             self._stop("steps", "")
+
+    def _may_hold_parts(self, optimizer: Any) -> bool:
+        """Return whether this rank may hold parts of parameters by the script's own means, and these are few enough to keep."""
+        parameters = parameters_of(optimizer)
+        is_plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
+        return is_plain and not self._wraps and 3 * batches.weight(parameters) <= self._room
 
     def closed_over(self) -> None:
         """Stop recording, because the optimizer computes gradients by itself, more than once per step."""
@@ -222,6 +236,7 @@ class Recorder:
         index, models = tracked.optimizers.number(optimizer), wrapped_models()
         found, flat = describe(optimizer, index, models)
         self._flat |= flat
+        self._wraps = bool(models.parallel or models.fully_sharded)
         held = {id(parameter) for model in models.parallel for parameter in model.parameters()}
         self._shared[index] = [found.sharded and id(each) not in held for each in parameters_of(optimizer)]
         self._hooked = bool(found.hooks) or any(map(computes_low, models.fully_sharded))

@@ -35,7 +35,9 @@ from .gradients import (
     unset_settings,
 )
 from .inputs import Inputs, are_joined, held_by, replicated
+from .layouts import Layout, infer
 
+_ONE_STEP = "one step was repeated, since ranks hold parts of the parameters"
 _ONLY_GPU = {f"cuda:{index}": "cuda:0" for index in range(1, 64)}  # a node of the recorded run may have more
 
 
@@ -61,6 +63,8 @@ class Replayer:
         self._step = 0
         self._fetched = 0
         self._why_not = ""
+        self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
+        self._before: list[Any] = []
         self._largest = 0.0
         self._now: dict[str, Any] = {}
         self._ended = False
@@ -160,8 +164,11 @@ class Replayer:
         self._compare_inputs(index)
         ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
         shapes = [one.shape == other.shape for one, other in zip(held, recorded["after"])]
-        kept = None if all(shapes) else self._replicated(held)
-        if (not all(shapes) and not kept) or len(ours) != len(recorded["after"]):
+        self._layouts, kept = [], None
+        if not all(shapes):
+            self._layouts = self._put_together(held, ours, recorded)
+            kept = None if self._layouts else self._replicated(held)
+        if (not all(shapes) and not (kept or self._layouts)) or len(ours) != len(recorded["after"]):
             self.context.note(ReplayMisaligned(self._step))
             self.end("the optimizer has other parameters at world size 1")
         if kept:
@@ -170,11 +177,49 @@ class Replayer:
         precision = self._precision_of(optimizer, recorded)
         compared = self._compared(ours, recorded, precision)
         if compared is not None:
-            self._note(compared, recorded, precision, in_parts=bool(kept))
+            self._note(compared, recorded, precision, parts=kept.count(False) if kept else 0)
         if kept:
-            self.end("one step was repeated, since ranks hold parts of the parameters")
+            self.end(_ONE_STEP)
         self._why_not = ""
+        self._before = [shards.copied(each) for each in held] if self._layouts else []
         set_settings(optimizer, recorded["settings"])
+
+    def _put_together(self, held: list[Any], ours: Any, recorded: dict[str, Any]) -> list[Layout]:
+        """Put what ranks hold in parts together, in the record of this step, and return how; nothing if that is not possible."""
+        files = [f"parts.{self._step}.{rank}.pt" for rank in range(len(self.record))]
+        if not all((self.folder / file).exists() for file in files) or self.alone is not None:
+            return []
+        parts = [self._load(file) for file in files]
+        if any(len(part["before"]) != len(held) for part in parts):
+            return []
+        wholes, found = [shards.copied(each) for each in held], []
+        for _ in range(2):  # the parts of matrices tell how those are divided that begin as zeros
+            known = [each for each in found if each is not None]
+            found = [infer(whole, [part["before"][at] for part in parts], known) for at, whole in enumerate(wholes)]
+        if None in found:
+            return []
+        layouts: list[Layout] = found
+        for name, mine in (("gradients", ours), ("after", wholes)):
+            recorded[name] = [
+                layout.joined([part[name][at] for part in parts], nearest_to=mine[at])
+                for at, layout in enumerate(layouts)
+            ]
+        return layouts
+
+    def _compare_update(self, optimizer: Any) -> None:
+        """Compare what a step has made of parameters that ranks hold in parts; an adaptive step magnifies rounding."""
+        recorded = self._now
+        if type(optimizer).__name__ == "SGD":
+            held = [shards.copied(each) for each in parameters_of(optimizer)]
+            pairs = [
+                (mine - before, theirs - before) for mine, theirs, before in zip(held, recorded["after"], self._before)
+            ]
+            precision = self._precision_of(optimizer, recorded)
+            compared = compare(
+                [one for one, _ in pairs], [other for _, other in pairs], largest=0.0, precision=precision
+            )
+            self._note(compared, recorded, precision, of_update=True)
+        self.end(_ONE_STEP)
 
     def _replicated(self, parameters: list[Any]) -> list[bool] | None:
         """Return which parameters all ranks held before the first step, if all together held the others; else None."""
@@ -193,6 +238,8 @@ class Replayer:
 
     def after_step(self, optimizer: Any) -> None:
         """Continue from the parameters that the recorded run continued from."""
+        if self._layouts:
+            self._compare_update(optimizer)
         unset_settings(optimizer, self._now)
         put(parameters_of(optimizer), self._now["after"])
         self.clipped.clear()
@@ -237,7 +284,13 @@ class Replayer:
         return compared
 
     def _note(
-        self, compared: GradientComparison, recorded: dict[str, Any], precision: Precision, *, in_parts: bool
+        self,
+        compared: GradientComparison,
+        recorded: dict[str, Any],
+        precision: Precision,
+        *,
+        parts: int = 0,
+        of_update: bool = False,
     ) -> None:
         batch_sizes = [size for each in self.record[0].passages.values() for size in each.sizes.values()]
         batch_sizes += [step["rows"] for step in self.record[0].steps if step["inputs"]]
@@ -258,7 +311,9 @@ class Replayer:
                 recorded_settings=tuple(recorded["settings"]),
                 divisors=tuple(sorted(self.divisors)),
                 batch_size=max(batch_sizes, default=0),
-                in_parts=in_parts,
+                parts=parts or sum(layout.dim is not None for layout in self._layouts),
+                is_part=bool(self._layouts) and self._layouts[compared.worst].dim is not None,
+                of_update=of_update,
                 batches_per_step=recorded["fetched"] / (self._step + 1) or 1.0,
             )
         )

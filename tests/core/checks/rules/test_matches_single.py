@@ -9,6 +9,7 @@ import pytest
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Case
 from compose_sim.core.checks.rules.replays import matches_single, needs_alone
 from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from tests.core.checks.rules.cluster import at, observe
 from tests.core.checks.rules.replays import AT, case, recorded, step
@@ -103,5 +104,35 @@ def test_up_which_records_no_steps_does_not_say_that_there_were_none() -> None:
 
 
 def test_a_parameter_that_all_ranks_hold_fails_beside_those_in_parts() -> None:
-    assert matches_single.judge(case(step(0, difference=2.3, cosine=0.93, ratio=3.0, in_parts=True))).status == FAILED
-    assert matches_single.judge(case(step(0, in_parts=True))).status == PASSED
+    assert matches_single.judge(case(step(0, difference=2.3, cosine=0.93, ratio=3.0, parts=2))).status == FAILED
+    assert matches_single.judge(case(step(0, parts=2))).status == PASSED
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({}, "all ranks hold this parameter"),
+        ({"is_part": True}, "the gradients of the parts, put together"),
+        ({"of_update": True}, "clips by the norm of what it holds"),
+    ],
+)
+def test_what_differs_of_parts_is_named(more: dict[str, bool], what: str) -> None:
+    result = matches_single.judge(case(step(0, difference=0.5, cosine=0.9, ratio=0.7, parts=2, **more)))
+
+    assert result.status == FAILED
+    assert what in result.detail
+
+
+@pytest.mark.parametrize(("in_backward", "status"), [(2, FAILED), (0, WARNED)])
+def test_ranks_that_could_not_be_repeated_alone_differ_for_a_reason(in_backward: int, status: str) -> None:
+    """Whether gradients flow between ranks decides whether each of them may be right by itself."""
+    sketched = SketchedStep(0, 1, (None,), (None,), (None,), (None,), in_backward=in_backward)
+    ranks = {rank: replace(each, records=(*each.records, sketched)) for rank, each in recorded().ranks.items()}
+    steps = [step(number, difference=0.6, cosine=0.9) for number in range(3)]
+    result = matches_single.judge(replace(case(*steps), observed=Observed(ranks=ranks)))
+
+    assert (result.status, at(result)) == (status, AT)
+
+
+def test_small_differences_of_ranks_that_could_not_be_repeated_alone_are_not_judged() -> None:
+    assert matches_single.judge(case(*(step(number, difference=2e-3) for number in range(3)))).status == NOT_APPLICABLE

@@ -34,6 +34,12 @@ def test_ranks_divide_a_batch_in_any_way(parts: list[torch.Tensor], joined: bool
     assert are_joined(hashes(WHOLE), [hashes(part) for part in parts]) is joined
 
 
+def test_parts_of_a_batch_may_be_equal() -> None:
+    twice = torch.cat([WHOLE, WHOLE], dim=1)
+
+    assert are_joined(hashes(twice), [hashes(part) for part in twice.chunk(4, dim=1)])
+
+
 def test_several_micro_batches_are_one_batch() -> None:
     assert are_joined(hashes(*WHOLE.chunk(2)), [hashes(*part.chunk(4)) for part in WHOLE.chunk(2)])
 

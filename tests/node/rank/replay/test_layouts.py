@@ -1,0 +1,47 @@
+"""How ranks divide a parameter is inferred from its values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compose_sim.node.rank.replay.layouts import Layout, infer
+
+WHOLE = torch.arange(96.0).reshape(12, 8)
+FUSED = [torch.cat([part.chunk(2)[rank] for part in WHOLE.chunk(3)]) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("held", "layout"),
+    [
+        ([WHOLE, WHOLE], Layout((0,))),
+        (WHOLE.chunk(2), Layout((0, 1), 0)),
+        (WHOLE.chunk(4, dim=1), Layout((0, 1, 2, 3), 1)),
+        (FUSED, Layout((0, 1), 0, 3)),
+        ([*WHOLE.chunk(2), *WHOLE.chunk(2)], Layout((0, 1), 0)),  # two replicas
+        ([part for part in WHOLE.chunk(2) for _ in range(2)], Layout((0, 2), 0)),
+        ([WHOLE[:6], WHOLE[5:11]], None),
+        ([WHOLE, WHOLE + 1], None),
+        ([WHOLE[:6], WHOLE[:6]], None),
+    ],
+)
+def test_parts_are_found_along_any_dimension(held: list[torch.Tensor], layout: Layout | None) -> None:
+    found = infer(WHOLE, held)
+
+    assert found == layout
+    if found is not None:
+        assert torch.equal(found.joined(held), WHOLE)
+
+
+def test_parts_that_look_alike_are_divided_as_others_are() -> None:
+    zeros = torch.zeros(12)
+    matrix = Layout((0, 1), 0)
+
+    assert infer(zeros, zeros.chunk(4)) == Layout((0, 1, 2, 3), 0)
+    assert infer(zeros, [*zeros.chunk(2), *zeros.chunk(2)]) is None
+    assert infer(zeros, [*zeros.chunk(2), *zeros.chunk(2)], [matrix]) == matrix
+
+
+def test_a_gradient_of_which_a_rank_has_no_part_is_none() -> None:
+    assert Layout((0, 1), 0).joined([WHOLE[:6], None]) is None
+    assert Layout((0,)).joined([None, WHOLE]) is None
