@@ -7,14 +7,15 @@ from typing import Literal
 
 from .record import Place, Record
 
-FileOp = Literal["read", "write", "update", "append", "create", "rename", "await", "written"]
+FileOp = Literal["read", "write", "update", "append", "create", "rename", "await", "written", "miss"]
 
 
 @dataclass(frozen=True)
 class FileUse(Record):
     """The script opens, renames, saves or waits for one of its files."""
 
-    op: FileOp  # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save
+    # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save; "miss" asks, and it does not
+    op: FileOp
     path: str  # without symbolic links
     private: bool = False  # whether every machine has a separate folder there, like /tmp
     to: str | None = None  # of a rename: the new name

@@ -114,13 +114,16 @@ class WeightsBeforeWrapping(Record):
 
 @dataclass(frozen=True)
 class EvaluatedModel(Record):
-    """A model is called in evaluation mode, for the first time since the last optimizer step."""
+    """A model is called in evaluation mode, or without being trained, for the first time since the last optimizer step."""
 
     type: str
     steps: int  # optimizer steps so far
     rows: tuple[TensorRow, ...]
     hashes: tuple[str | None, ...]
     wrapped: bool = False  # whether a DistributedDataParallel model holds it
+    held: bool = True  # whether an optimizer holds its first weight
+    loaded: bool = False  # whether the script has loaded a state dict into it
+    inputs: str | None = None  # the hash of the first tensor that it is given
     at: Place | None = None
 
 

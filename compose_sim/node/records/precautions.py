@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .gradients import Sketch
 from .record import Place, Record
 
 
@@ -58,4 +59,5 @@ class ReplicatedTensor(Record):
     shape: tuple[int, ...]
     hash: str | None
     is_input: bool = False  # not a parameter
+    sums: Sketch = None  # a sketch of it, to tell rounding from a difference
     at: Place | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..torch_hooks import points
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MAX_NAMES, _MAX_NOTED, _DEPTH = 5, 20, 3
 _NOTED = "checkpoints.noted"
+LOADED = "checkpoints.loaded"  # the modules that were given a state dict
 
 
 def install() -> None:
@@ -42,6 +44,7 @@ def _time(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _load_state(context: RankContext, call: points.TorchCall) -> points.Steps:
     own, given = _names(call.owner, call.value("state_dict"))
+    context.memory.setdefault(LOADED, weakref.WeakSet()).add(call.owner)
     result = None
     try:
         result = yield

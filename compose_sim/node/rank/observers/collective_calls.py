@@ -18,6 +18,7 @@ from ...shared.frames import is_user_code
 from ..context import RankContext, where
 from ..observations import to_json
 from ..torch_hooks.points import OWN, TorchCall
+from . import operands
 
 _MAX_NOTED = 5000  # of each group in an ordinary run; later ones are only counted and hashed
 _MAX_KNOWN = 1000  # of each group: tensors may have another shape each time
@@ -93,20 +94,29 @@ def recall(context: RankContext, call: TorchCall, at: Place | None) -> Collectiv
     return known_call
 
 
-def look_closer(_: RankContext, call: TorchCall) -> str:
-    """Return what only `check` records, in JSON: the values of few numbers, whether a gather loses a gradient, whether FSDP called."""
+def look_closer(context: RankContext, call: TorchCall) -> str:
+    """Return what only `check` records, in JSON: the values of few numbers, what is moved, whether a gather loses a gradient, …"""
     name = call.name
     own = call.value(OWN[name]) if name in OWN else None
     torch: Any = sys.modules["torch"]
+    parts = own if isinstance(own, (list, tuple)) else ()
+    own = parts[0] if parts else own
     if not isinstance(own, torch.Tensor):
         return ""
     has_gradient = own.grad_fn is not None and torch.is_grad_enabled()
     loses = name in GATHERS and own.dim() > 1 and has_gradient
-    values = (
-        map(float, own.detach().flatten().tolist()) if 0 < own.numel() <= _MAX_METRIC and not own.is_complex() else ()
-    )
-    found = {"values": tuple(values), "detaches": bool(loses), "through": bool(name == "all_reduce" and has_gradient)}
-    return f",{to_json({**found, 'by_fsdp': _is_called_by_fsdp()})[1:-1]}"
+    is_metric = 0 < own.numel() <= _MAX_METRIC and not own.is_complex() and not parts
+    values = map(float, own.detach().flatten().tolist()) if is_metric else ()
+    by_fsdp = _is_called_by_fsdp()
+    is_plain = own.numel() > 1 and type(own.detach()) is torch.Tensor and own.layout is torch.strided
+    found = {
+        "values": tuple(values),
+        "detaches": bool(loses),
+        "through": bool(name == "all_reduce" and has_gradient),
+        "by_fsdp": by_fsdp,
+        "moves": operands.kind_of(context, own) if is_plain and not by_fsdp else "",
+    }
+    return f",{to_json(found)[1:-1]}"
 
 
 def _describe(

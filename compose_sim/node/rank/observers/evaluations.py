@@ -1,6 +1,7 @@
-"""Hash models that `check` sees evaluated, and models that are about to be wrapped, to compare ranks.
+"""Hash models that `check` sees called but not trained, and models that are about to be wrapped, to compare ranks.
 
-Modules have a global hook for calls. The outermost module that is evaluated is the model; those inside it are passed over.
+Such a model is evaluated, or helps to train another: a teacher, a reference policy, a frozen backbone. Modules have a global hook for
+calls. The outermost module that is called is the model; those inside it are passed over.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .. import tracked
 from ..context import RankContext, place
 from ..torch_hooks import points
 from . import states
+from .checkpoints import LOADED
 from .models import living
 from .optimizers import parameters_that_stepped
 
@@ -28,21 +30,22 @@ def begin(context: RankContext) -> None:
         points.DDP_MADE.subscribe(_note_weights)
 
 
-def _before_call(context: RankContext, module: Any, _: Any) -> None:
-    if module.training and sys.modules["torch"].is_grad_enabled():
-        return
-    if not module.training or _is_untrained(context, module):
-        _note_evaluated(context, module)
-
-
-def _is_untrained(context: RankContext, module: Any) -> bool:
-    """Return whether no optimizer holds a module's weights: an average of weights is often never put into evaluation mode."""
+def _before_call(context: RankContext, module: Any, given: Any) -> None:
     first = next(module.parameters(), None)
+    if first is None or (module.training and first.requires_grad and sys.modules["torch"].is_grad_enabled()):
+        return
+    is_held = _is_held(context, first)
+    if not module.training or not is_held:
+        _note_evaluated(context, module, is_held, given)
+
+
+def _is_held(context: RankContext, first: Any) -> bool:
+    """Return whether an optimizer holds a module's first weight, or none has stepped: an average is often never put into eval mode."""
     steps, held = context.memory.get(_TRAINED, (-1, frozenset()))
     if steps != context.steps:
         held = frozenset(map(id, parameters_that_stepped(context)))
         context.memory[_TRAINED] = context.steps, held
-    return first is not None and bool(held) and id(first) not in held
+    return not held or id(first) in held
 
 
 def _note_weights(context: RankContext, call: points.TorchCall) -> None:
@@ -51,7 +54,7 @@ def _note_weights(context: RankContext, call: points.TorchCall) -> None:
     context.note(WeightsBeforeWrapping(tracked.models.made, rows, _hashed(entries)))
 
 
-def _note_evaluated(context: RankContext, module: Any) -> None:
+def _note_evaluated(context: RankContext, module: Any, is_held: bool, given: Any) -> None:
     seen: Any = context.memory.setdefault(
         _SEEN, weakref.WeakKeyDictionary()
     )  # module -> steps; -1 if it is inside another
@@ -67,7 +70,18 @@ def _note_evaluated(context: RankContext, module: Any) -> None:
         return
     wrapped = any(each is module for _, ddp in living(context) for each in ddp.modules())
     rows = tuple(row for row, _ in entries)
-    context.note(EvaluatedModel(type(module).__name__, context.steps, rows, _hashed(entries), wrapped, place()))
+    hashes, inputs = _hashed(entries), _hash_of_first(given)
+    loaded = any(map(context.memory.get(LOADED, ()).__contains__, module.modules()))
+    context.note(
+        EvaluatedModel(type(module).__name__, context.steps, rows, hashes, wrapped, is_held, loaded, inputs, place())
+    )
+
+
+def _hash_of_first(given: Any) -> str | None:
+    torch: Any = sys.modules["torch"]
+    plain = (each for each in given if type(each) is torch.Tensor and each.layout is torch.strided and each.numel())
+    first = next(plain, None)
+    return None if first is None else states.hashes_of([first.detach()], whole=True)[0]
 
 
 def _hashed(entries: list[tuple[TensorRow, Any]]) -> tuple[str | None, ...]:

@@ -65,6 +65,8 @@ def begin(context: RankContext) -> None:
     _private = tuple(_folder(each) for each in own if each)
     sys.addaudithook(_audit)
     _follow_sleep()
+    if context.mode == "record":
+        _follow_looks()
 
 
 def _folder(path: str) -> str:
@@ -209,6 +211,28 @@ def _follow_sleep() -> None:
 
     sleep._torchdynamo_disable = True  # type: ignore[attr-defined]  # keeps the compiler out
     time.sleep = sleep
+
+
+def _follow_looks() -> None:
+    """Wrap what scripts ask whether a file exists: Python audits no such question."""
+    os.path.exists, os.path.isfile = map(_looking, (os.path.exists, os.path.isfile))
+    Path.exists, Path.is_file = map(_looking, (Path.exists, Path.is_file))  # type: ignore[method-assign]
+
+
+def _looking(original: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(original)
+    def look(*arguments: Any, **options: Any) -> bool:
+        found = original(*arguments, **options)
+        context, path = here(), arguments[0] if arguments else options.get("path")
+        frame = sys._getframe().f_back
+        if context is None or found or frame is None or not isinstance(path, (str, os.PathLike)):
+            return found
+        if place(1) == (frame.f_code.co_filename, frame.f_lineno):
+            _quietly(_note, context, "miss", os.fsdecode(path))
+        return found
+
+    look._torchdynamo_disable = True  # type: ignore[attr-defined]  # keeps the compiler out
+    return look
 
 
 def _note_awaited(context: RankContext, frame: FrameType, loop: str) -> None:

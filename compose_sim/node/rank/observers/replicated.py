@@ -8,7 +8,7 @@ from typing import Any
 from ...records.precautions import ReplicatedTensor
 from ..context import RankContext, place
 from ..torch_hooks import points
-from . import states
+from . import sketches, states
 
 _COUNTS = "replicated.counts"
 _MAX_NOTED = 20  # of each mesh
@@ -32,4 +32,5 @@ def _note(context: RankContext, call: points.TorchCall) -> None:
     if len(ranks) > 1 and number <= _MAX_NOTED and type(local.detach()) is torch.Tensor:
         (hashed,) = states.hashes_of([local.detach()], whole=True)
         is_input = not isinstance(local, torch.nn.Parameter)
-        context.note(ReplicatedTensor(ranks, number, tuple(local.shape), hashed, is_input, place()))
+        sums = tuple(sketches.sums_of(context, local).tolist()) if is_input else None
+        context.note(ReplicatedTensor(ranks, number, tuple(local.shape), hashed, is_input, sums, place()))
