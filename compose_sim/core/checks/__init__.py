@@ -58,6 +58,7 @@ class Result(CheckResult):
 
     id: str = ""
     judged_by: str = ""  # if not applicable: the check that compares the same in another way
+    unjudged: str = ""  # if passed: what of its subject it could not compare
 
     def to_report(self) -> CheckResult:
         """Return the result as the report holds it."""
@@ -69,9 +70,9 @@ def report_place(at: Place | None) -> ReportPlace | None:
     return ReportPlace(file=at[0], line=at[1]) if at else None
 
 
-def passed(detail: str) -> Result:
-    """Nothing is wrong; `detail` names the evidence."""
-    return Result(status=PASSED, detail=detail)
+def passed(detail: str, *, unjudged: str = "") -> Result:
+    """Nothing is wrong; `detail` names the evidence, and `unjudged` what could not be compared."""
+    return Result(status=PASSED, detail=detail, unjudged=unjudged)
 
 
 def failed(detail: str, *, fix: str, at: Place | None = None, ranks: Iterable[int] = ()) -> Result:

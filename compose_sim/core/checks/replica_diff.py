@@ -61,6 +61,7 @@ class Comparison:
     excused: tuple[Difference, ...]  # the same, but ranks exchange whole sets of parameters by themselves
     again_equal: tuple[str, ...]  # names of tensors that differed and were equal later
     tensors: int  # how many were compared
+    held: int  # of how many that any of the ranks holds
     samples: int  # after how many steps
     sharded: bool
     ranks: tuple[int, ...]
@@ -110,17 +111,39 @@ def states_at_start(observed: Observed, found: Difference) -> dict[int, set[str]
     return kept
 
 
-def shapes_exchanged(rank: RankObserved) -> list[Shape]:
-    """Return the shapes of floating-point tensors in collectives that the script itself issued."""
-    own = (each for each in rank.of(Collective) if not each.by_fsdp)
-    return [shape for each in own if "float" in str(each.dtype) for shape in each.shapes]
+def exchanges_parts(observed: Observed, *, began_equal: bool = False) -> bool:
+    """
+    Return whether some rank gives tensors to collectives of its own in every other step: ranks may hold different parts.
 
-
-def exchanges_parts(observed: Observed) -> bool:
-    """Return whether some rank gives tensors to collectives of its own in every other step: ranks may hold different parts."""
+    If what differs `began_equal`, an all-reduce of gradients is no sign of that: it is how ranks keep copies equal.
+    """
     steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in observed)
-    large = [sum(prod(shape) > _MAX_METRIC for shape in shapes_exchanged(rank)) for rank in observed]
+    large = [
+        sum(
+            prod(shape) > _MAX_METRIC
+            for each in _floating(rank)
+            if not (began_equal and _keeps_copies(each))
+            for shape in each.shapes
+        )
+        for rank in observed
+    ]
     return any(2 * count >= steps for count in large)
+
+
+def _floating(rank: RankObserved) -> Iterator[Collective]:
+    """Yield the collectives with floating-point tensors that the script itself issued."""
+    return (each for each in rank.of(Collective) if not each.by_fsdp and "float" in str(each.dtype))
+
+
+def _keeps_copies(each: Collective) -> bool:
+    return each.moves != "" and each.op in ("all_reduce", "broadcast", "reduce")
+
+
+def _weights_exchanged(rank: RankObserved) -> set[Shape]:
+    """Return the shapes of what may be weights, in collectives after the first step: before it, weights are made equal."""
+    first = rank.first(OptimizerStep)
+    later = (each for each in _floating(rank) if first and each.index > first.index and each.moves != "gradient")
+    return {shape for each in later for shape in each.shapes}
 
 
 def has_uneven_join(observed: Observed) -> bool:
@@ -142,7 +165,7 @@ def _excuse(comparison: Comparison, observed: Observed, samples: Mapping[int, Sa
     }
     total = sum(prod(shape) for _, shape in found)
     for rank in comparison.ranks:
-        exchanged = set(shapes_exchanged(observed.ranks[rank]))
+        exchanged = _weights_exchanged(observed.ranks[rank])
         if {shape for _, shape in found} <= exchanged or (total,) in exchanged:
             return replace(comparison, different=(), excused=comparison.different)
     return comparison
@@ -228,6 +251,7 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
         excused=(),
         again_equal=tuple(sorted(equal_again)),
         tensors=len(compared),
+        held=len({key for held in mine.values() for _, values in held.values() for key in values}),
         samples=times,
         sharded=any(key[0] == "sharded" for held in mine.values() for _, values in held.values() for key in values),
         ranks=tuple(sorted(mine)),

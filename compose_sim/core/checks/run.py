@@ -292,6 +292,7 @@ def _why_uncovered(ids: tuple[str, ...], by_id: Mapping[str, Result], only: tupl
         return None
     found = [by_id[name] for name in ids if name in by_id]
     elsewhere = [by_id[result.judged_by] for result in found if result.judged_by in by_id]
-    if any(result.status != NOT_APPLICABLE for result in (*found, *elsewhere)):
-        return None
+    judged = [result for result in (*found, *elsewhere) if result.status != NOT_APPLICABLE]
+    if judged:
+        return None if not all(result.unjudged for result in judged) else judged[0].unjudged
     return found[0].detail if found else f"{', '.join(ids)} did not run"

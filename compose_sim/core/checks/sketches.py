@@ -158,7 +158,11 @@ def _by_pass(ranks: Ranks, rows: Sequence[int], steps: Mapping[int, SketchedStep
 
 
 def scaled_apart(optimizer: Optimizer) -> Iterator[tuple[SketchedStep, dict[int, float]]]:
-    """Yield the steps in which each rank used the mean of all ranks times another factor, and the factors."""
+    """
+    Yield the steps in which each rank used the mean of all ranks times a factor, and the factors.
+
+    Ranks that hold copies beside parts of a model compute equal gradients of the copies.
+    """
     for _, steps in sorted(optimizer.steps.items()):
         rows = [row for row, each in enumerate(optimizer.rows) if prod(each.shape) >= MIN_ELEMENTS]
         rows = [row for row in rows if all(is_known(step, row) for step in steps.values())]
@@ -168,7 +172,7 @@ def scaled_apart(optimizer: Optimizer) -> Iterator[tuple[SketchedStep, dict[int,
             average = mean(list(owns.values()))
             factors = {rank: factor(step.used[row] or (), average, ROUNDING_32_BIT_SUM) for rank, step in steps.items()}
             known = {rank: each for rank, each in factors.items() if each is not None and each > 0}
-            if len(known) == len(steps) and len(alike(owns)) > 1:
+            if len(known) == len(steps):
                 found.append(known)
         if len(found) > 1 and all(
             abs(each[rank] - found[0][rank]) <= ROUNDING_32_BIT_SUM * each[rank] for each in found for rank in each

@@ -161,6 +161,8 @@ def _early_cuda(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    if "cuda" not in ast.dump(tree):
+        return  # what was saved without a GPU is on none
     for name, call in _calls(tree):
         is_torchs = isinstance(call.func, ast.Attribute) and _name(call.func.value) == "torch"
         if name == "load" and is_torchs and len(call.args) < 2 and _given(call, "map_location") is None:

@@ -27,7 +27,11 @@ from tests.builders import ROOT
         ("sampler = DistributedSampler(data)\nsampler.set_epoch(epoch)", []),
         ("sampler = DistributedSampler(data, shuffle=False)", []),
         ("import lightning.pytorch as pl\nsampler = DistributedSampler(data)", []),
-        ("torch.load(path)\ntorch.load(path, 'cpu')\ntorch.load(path, map_location='cpu')\njson.load(file)", [1]),
+        (
+            "torch.load(path).cuda()\ntorch.load(path, 'cpu')\ntorch.load(path, map_location='cpu')\njson.load(file)",
+            [1],
+        ),
+        ("torch.load(path)", []),
         ("{name: i for i, name in enumerate(set(names))}\nenumerate(sorted(set(names)))", [1]),
         ("no Python", []),
         ("x = " + "-" * 200_000 + "1", []),  # on which Python's parser fails with MemoryError

@@ -61,9 +61,11 @@ def checkpoint_race(case: Case) -> Result:
         or (None if path in renamed else _awaited_and_read(observed, awaited, path, files[path]))
         for path in written
     )
+    missed = (_missed(observed, order, path, files[path]) for path in written)
     return (
         next(filter(None, twice), None)
         or next(filter(None, early), None)
+        or next(filter(None, missed), None)
         or passed(f"{format_count(len(written), 'file')} written, none by two ranks at once or read while incomplete")
     )
 
@@ -130,6 +132,25 @@ def _read_early(observed: Observed, order: HappensBefore, path: str, uses: Seque
     for write, read in _writes_and_reads(observed, uses):
         if order.may_overlap(write, read) and not _is_handed_over(write, read, uses):
             return _too_early(path, write, read, "without a barrier in between, while")
+    return None
+
+
+def _missed(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
+    """Find ranks that asked whether a file exists while another rank may have been writing it, and go on without it for good."""
+    readers = {each.rank for each in uses if each.op == "read"}
+    for miss in uses:
+        if miss.op != "miss" or miss.polls or miss.rank in readers or not readers:
+            continue
+        for write in uses:
+            is_other = write.op in _WRITERS and write.rank != miss.rank and _is_same_file(observed, write, miss)
+            if is_other and order.may_overlap(write, miss):
+                return warned(
+                    f"rank {miss.rank} asks whether {path} exists{where(miss.at)}, and goes on without it, while rank {write.rank} may "
+                    f"be writing it{where(write.at)}; {ranks_text(readers)} read it",
+                    fix="Call `dist.barrier()` after writing and before any rank asks, or let one rank ask and broadcast the answer.",
+                    at=miss.at,
+                    ranks=sorted({miss.rank, write.rank}),
+                )
     return None
 
 

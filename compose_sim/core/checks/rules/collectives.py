@@ -173,7 +173,7 @@ def _missing(case: Case, group: IssuingGroup) -> Result | None:
     if extra and _is_uneven(case, group, extra, None):
         return _left_to_uneven_inputs(group)
     gone = departure(case)
-    if gone:
+    if gone and not set(gone.left) <= set(ahead):  # else they left the loop to call what the others never call
         return failed(gone.text, fix=FIX_DEPARTURE, at=gone.at, ranks=gone.left)
     luck = ", and the run passed by luck" if case.verdict == "passed" else ""
     extra = group.surplus(ahead[0], behind[0]) or extra
@@ -225,7 +225,9 @@ def _waits_elsewhere(rank: RankObserved, group: IssuingGroup) -> bool:
 
 
 def _is_uneven(case: Case, group: IssuingGroup, one: IssuedCollective, other: IssuedCollective | None) -> bool:
-    """Return whether some ranks had fewer batches than others, and have left the loop for what comes after it."""
+    """Return whether uneven-inputs finds that some ranks had fewer batches, and these have left the loop for what comes after it."""
+    if not uneven_inputs.judge(case).is_problem:
+        return False
     least = min(group.forwards.values())
     if least == max(group.forwards.values()):
         return False

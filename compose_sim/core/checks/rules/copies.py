@@ -7,9 +7,10 @@ They are the copies beside the parts of a tensor-parallel model, averages of wei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import combinations
+from math import isfinite, prod
 
 from compose_sim.core.checks import (
     Case,
@@ -26,7 +27,7 @@ from compose_sim.core.checks import (
 )
 from compose_sim.core.checks.replica_diff import Difference, step_at
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers
-from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS
+from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS, ROUNDING_COMBINATION
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
@@ -56,7 +57,11 @@ class DriftingCopy:
     at: Place | None  # where the activations are added up
 
 
-@check("replicated-tensors", "Do ranks of a mesh hold equal values of what they declare replicated?")
+@check(
+    "replicated-tensors",
+    "Do ranks of a mesh hold equal values of what they declare replicated?",
+    may_follow=("gradient-clipping",),
+)
 def replicated_tensors(case: Case) -> Result:
     """Compare the tensors that DTensor.from_local was given as replicated, call by call; and copies beside parts held by hand."""
     calls: dict[tuple[tuple[int, ...], int], dict[int, ReplicatedTensor]] = {}
@@ -72,7 +77,7 @@ def replicated_tensors(case: Case) -> Result:
         return _drifted(drifting)
     if not compared:
         return not_applicable("no tensor was declared replicated over a device mesh")
-    different = [by_rank for by_rank in compared if len({each.hash for each in by_rank.values()}) > 1]
+    different = [by_rank for by_rank in compared if not _are_replicas(by_rank)]
     if different and different[0] is compared[0] and 2 * len(different) > len(compared):
         first = _first(different[0])
         return failed(
@@ -83,7 +88,28 @@ def replicated_tensors(case: Case) -> Result:
             at=first.at,
             ranks=first.ranks,
         )
-    return passed(f"{format_count(len(compared), 'input')} declared replicated, equal on all ranks of their mesh")
+    if different:
+        first = _first(different[0])
+        return warned(
+            f"{len(different)} of {len(compared)} inputs that {ranks_text(first.ranks)} declare replicated differ, the first in call "
+            f"{first.number} ({shape_text(first.shape)})",
+            fix="Compute what is declared replicated from the same samples and random numbers on all ranks of the group.",
+            at=first.at,
+            ranks=first.ranks,
+        )
+    return passed(
+        f"{len(compared)} of {format_count(len(calls), 'tensor')} declared replicated compared: equal on all ranks of their mesh"
+    )
+
+
+def _are_replicas(by_rank: Mapping[int, ReplicatedTensor]) -> bool:
+    """Return whether a tensor is the same on all ranks, bit for bit or up to rounding, which kernels of GPUs may differ by."""
+    if len({each.hash for each in by_rank.values()}) == 1:
+        return True
+    sums = [each.sums for each in by_rank.values() if each.sums and all(map(isfinite, each.sums))]
+    if len(sums) < len(by_rank):
+        return False
+    return all(distance(sums[0], each) <= ROUNDING_COMBINATION * norm(each) for each in sums)
 
 
 def _first(by_rank: dict[int, ReplicatedTensor]) -> ReplicatedTensor:
@@ -185,14 +211,53 @@ def left_behind(case: Case) -> Result | None:
     return None
 
 
+def helper_apart(case: Case) -> Result | None:
+    """Find a model that helps ranks to train another one together, such as a teacher, and that differs between them throughout."""
+    together = {tuple(sorted(each.ranks)) for each in case.observed.of(DdpModel)}
+    together |= {found.ranks for each in optimizers(case.observed) for found in each.reductions}
+    calls: dict[object, list[RanksEvaluated]] = {}
+    for each in evaluations(case.observed):
+        if not any(one.held or one.wrapped for one in each.by_rank.values()):
+            calls.setdefault((each.first.type, each.first.at, each.first.rows), []).append(each)
+    for found in calls.values():
+        for ranks in sorted(together):
+            names = [_different_among(each, ranks) for each in found]
+            throughout = set.intersection(*map(set, names)) if len(found) >= MIN_STEPS else set()
+            if throughout:
+                return _apart(found, [rank for rank in ranks if rank in found[0].by_rank], sorted(throughout))
+    return None
+
+
+def _different_among(found: RanksEvaluated, ranks: Ranks) -> list[str]:
+    """Return the names of the parameters of which these ranks have different values."""
+    held = [mine for rank, mine in found.held("parameter").items() if rank in ranks]
+    common = set.intersection(*map(set, held)) if len(held) > 1 else set()
+    return [name for name in common if len({mine[name] for mine in held} - {None}) > 1]
+
+
+def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequence[str]) -> Result:
+    first = found[0].first
+    count = sum(row.kind == "parameter" for row in first.rows)
+    is_loaded = any(each.loaded for one in found for each in one.by_rank.values())
+    return (warned if is_loaded else failed)(
+        f"{ranks_text(ranks)} train one model together with the help of a {first.type}{where(first.at)} that no optimizer holds, and "
+        f"{len(names)} of its {format_count(count, 'parameter')} ({names_text(names)}) differ between them at each of "
+        f"{len(found)} sampled steps: each rank has its own",
+        fix="Give all ranks the same: load one checkpoint, seed before it is made with what all ranks share, or broadcast its weights "
+        "(`for p in teacher.parameters(): dist.broadcast(p.data, 0)`).",
+        at=first.at,
+        ranks=ranks,
+    )
+
+
 def untied(case: Case) -> Result | None:
     """Find a weight that stages of a pipeline were given as the same, and that differs between them after their first steps."""
     held = {rank.rank: _parameters(rank) for rank in case.observed}
     for shared in _shared_before_training(case.observed):
         stages = [held.get(rank, {}) for rank in shared.group]
         together = sorted(set.intersection(*(set(stage) for stage in stages)))
-        if len(together) < 2 or together[0] or len({frozenset(stage[0].keys()) for stage in stages}) < len(stages):
-            continue  # ranks with the same parameters are replicas, which are compared elsewhere
+        if len(together) < 2 or together[0] or _has_replicas([stage[0] for stage in stages]):
+            continue  # replicas are compared elsewhere
         begun = [
             {hashed: name for (name, shape), hashed in stage[0].items() if shape in shared.shapes} for stage in stages
         ]
@@ -214,6 +279,11 @@ def untied(case: Case) -> Result | None:
                     ranks=shared.group,
                 )
     return None
+
+
+def _has_replicas(begun: Sequence[Mapping[tuple[str, Shape], str | None]]) -> bool:
+    """Return whether two stages began with equal values of all parameters; those of unlike stages may be numbered alike."""
+    return any(dict(one) == dict(other) for one, other in combinations(begun, 2))
 
 
 def _parameters(rank: RankObserved) -> dict[int, dict[tuple[str, Shape], str | None]]:

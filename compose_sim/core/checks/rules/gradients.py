@@ -1,13 +1,8 @@
-"""
-Judge whether each step uses the mean over the ranks of the gradients that each rank computed by itself.
-
-Ranks may also exchange their weights between two steps, as in local SGD: then the weights, or their changes, must be averaged.
-"""
+"""Judge whether each step uses the mean over the ranks of the gradients that each rank computed by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
 from statistics import median
@@ -25,11 +20,12 @@ from compose_sim.core.checks import (
     shape_text,
     warned,
 )
+from compose_sim.core.checks.replica_diff import exchanges_parts
+from compose_sim.core.checks.rules.exchanges import added_weights, exchanges
 from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
     Reduction,
-    Vector,
     alike,
     distance,
     factor,
@@ -39,7 +35,6 @@ from compose_sim.core.checks.sketches import (
     mean,
     norm,
     optimizers,
-    weights,
 )
 from compose_sim.core.checks.tolerances import (
     CLIP_FACTOR,
@@ -52,7 +47,7 @@ from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
-from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
 _MAX_RANKS, _MAX_ROWS = 8, 64
 _FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
@@ -84,7 +79,7 @@ def gradient_mean(case: Case) -> Result:
     joins = any(each.enabled for each in case.observed.of(Join))
     for each in found:
         problem = _copy(each) or _crossed(each) or added_weights(each) or _wrong_reduction(each, joins=joins)
-        problem = problem or summed_in_part(each)
+        problem = problem or summed_in_part(each) or _never_reduced(case, each)
         if problem:
             return problem
     lost = _lost_in_gather(case)
@@ -92,8 +87,35 @@ def gradient_mean(case: Case) -> Result:
         return lost
     judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]
     if judged:
-        return passed(_summary(judged))
+        rest = _unjudged(found)
+        return passed(_summary(found, judged) + (f"; {rest}" if rest else ""), unjudged=rest)
     return not_applicable(_why_not(found))
+
+
+def _unjudged(found: Sequence[Optimizer]) -> str:
+    """Return of which parameters no gradient was seen to be reduced, although ranks computed different ones; "" if there are none."""
+    trained = [
+        (each, row)
+        for each in found
+        for row in range(len(each.rows))
+        if any(_differs_by_rank(by_rank, row) for by_rank in each.steps.values())
+    ]
+    names = [each.rows[row].name for each, row in trained if row not in _judged_rows(each)]
+    if not names:
+        return ""
+    return f"not judged: {len(names)} of {len(trained)} parameters ({names_text(names)}), none of which was seen to be reduced"
+
+
+def _differs_by_rank(steps: Mapping[int, SketchedStep], row: int) -> bool:
+    """Return whether several ranks used a gradient of a parameter, and computed different ones, or such as were not seen."""
+    using = {rank: step for rank, step in steps.items() if row < len(step.used) and norm(step.used[row] or ())}
+    if len(using) < 2 or not all(is_known(step, row) for step in using.values()):
+        return len(using) > 1
+    return len(alike({rank: step.own[row] or () for rank, step in using.items()})) > 1
+
+
+def _judged_rows(optimizer: Optimizer) -> set[int]:
+    return {row for each in optimizer.reductions if _is_judged(each) for row in each.rows}
 
 
 def _lost_in_gather(case: Case) -> Result | None:
@@ -118,8 +140,9 @@ def _is_judged(reduction: Reduction) -> bool:
     return reduction.factor is not None or bool(reduction.weights)
 
 
-def _summary(judged: Sequence[Reduction]) -> str:
-    steps = format_count(len({(each.step.optimizer, each.nth) for each in judged}), "step")
+def _summary(found: Sequence[Optimizer], judged: Sequence[Reduction]) -> str:
+    count = len({(each.step.optimizer, each.nth) for each in judged})
+    steps = f"{count} of {format_count(sum(len(each.steps) for each in found), 'step')}"
     exact = all(each.factor is not None and abs(each.factor - 1) < ROUNDING_16_BIT for each in judged)
     what = (
         "the mean" if exact else "a multiple of the mean" if all(each.factor for each in judged) else "a weighted mean"
@@ -166,9 +189,10 @@ def _copy(optimizer: Optimizer) -> Result | None:
 def _crossed(optimizer: Optimizer) -> Result | None:
     """Find a gradient that was reduced with that of another parameter on another rank."""
     steps = optimizer.steps.get(1, {})
-    if any(map(_is_judged, optimizer.reductions)) or not 2 <= len(steps) <= _MAX_RANKS:
+    rest = [row for row in range(min(len(optimizer.rows), _MAX_ROWS)) if row not in _judged_rows(optimizer)]
+    if not rest or not 2 <= len(steps) <= _MAX_RANKS:
         return None
-    found = [(row, *each) for row in range(min(len(optimizer.rows), _MAX_ROWS)) for each in _partners(optimizer, row)]
+    found = [(row, *each) for row in rest for each in _partners(optimizer, row)]
     if len({row for row, _, _ in found}) < 2:
         return None
     (row, other, ranks), rank = found[0], min(steps)
@@ -208,6 +232,40 @@ def _is_replica(optimizer: Optimizer, row: int) -> bool:
     if prod(optimizer.rows[row].shape) < MIN_ELEMENTS or not all(is_known(step, row) for step in steps.values()):
         return False
     return len(alike({rank: step.before[row] or () for rank, step in steps.items()})) == 1
+
+
+def _never_reduced(case: Case, optimizer: Optimizer) -> Result | None:
+    """Find copies of a parameter whose gradients nothing reduces, and that drift apart, while the script reduces those of others."""
+    by_hand = [each for each in optimizer.reductions if optimizer.rows[each.rows[0]].model is None and _is_judged(each)]
+    ranks = max((each.ranks for each in by_hand), key=len, default=())
+    steps = [by_rank for by_rank in optimizer.steps.values() if set(ranks) <= set(by_rank)]
+    is_by_parts = exchanges_parts(case.observed, began_equal=True) or case.observed.first(UntrackedWait)
+    if not ranks or 1 not in optimizer.steps or len(steps) < MIN_STEPS or is_by_parts or exchanges(optimizer):
+        return None
+    names = [
+        optimizer.rows[row].name
+        for row in range(len(optimizer.rows))
+        if row not in _judged_rows(optimizer) and _is_replica(optimizer, row) and _stays_alone(steps, ranks, row)
+    ]
+    if not names:
+        return None
+    return failed(
+        f"at each of {len(steps)} steps each of {ranks_text(ranks)} used only its own gradient of {names_text(names)}, which began "
+        "equal on all of them and drift apart, while those of "
+        f"{format_count(len(_judged_rows(optimizer)), 'other parameter')} are reduced",
+        fix="Reduce the gradients of all parameters that ranks share, or start those that each rank keeps with values of its own.",
+        at=steps[0][ranks[0]].at,
+        ranks=ranks,
+    )
+
+
+def _stays_alone(steps: Sequence[Mapping[int, SketchedStep]], ranks: Ranks, row: int) -> bool:
+    """Return whether ranks computed different gradients of a parameter, used a multiple of their own, and ended apart."""
+    mine = [by_rank[rank] for by_rank in steps for rank in ranks]
+    if not all(is_known(step, row) and factor(step.used[row] or (), step.own[row] or ()) for step in mine):
+        return False
+    apart = all(len(alike({rank: by_rank[rank].own[row] or () for rank in ranks})) > 1 for by_rank in steps)
+    return apart and len(alike({rank: steps[-1][rank].after[row] or () for rank in ranks})) > 1
 
 
 def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
@@ -368,85 +426,3 @@ def _times_the_least(optimizer: Optimizer, steps: Mapping[int, SketchedStep]) ->
 
 def _multiple_text(value: float) -> str:
     return f"{value:.3g} times" if value > 1 else f"1/{1 / value:.3g} of"
-
-
-_MIN_EXCHANGES = 2  # exchanges
-_MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Exchange:
-    """All ranks held different weights, and then the same."""
-
-    step: SketchedStep  # the first after it
-    ranks: Ranks
-    of_weights: float | None  # the new weights, as a multiple of the mean of those before
-    # How often the change of the common weights holds the mean of the ranks' changes, besides earlier means
-    of_changes: float | None
-
-
-def added_weights(optimizer: Optimizer) -> Result | None:
-    """Find ranks whose common weights are the sum of theirs, or move by far more than the mean of their changes."""
-    found = _exchanges(optimizer)
-    if not found:
-        return None
-    first = found[0]
-    who, count = ranks_text(first.ranks), len(first.ranks)
-    if all(each.of_weights is not None and abs(each.of_weights - count) < ROUNDING_16_BIT * count for each in found):
-        return failed(
-            f"before step {first.step.nth} {who} replaced their weights by the sum of them, {count} times the mean",
-            fix="Divide by the number of ranks after the sum, before the weights are used.",
-            at=first.step.at,
-            ranks=first.ranks,
-        )
-    least = max(_MAX_MOMENTUM, count / 2)
-    moved = [each.of_changes for each in found if each.of_changes is not None]
-    are_sums = all(abs(each - count) < ROUNDING_COMBINATION * count for each in moved)
-    if _MIN_EXCHANGES <= len(found) == len(moved) and (are_sums or min(moved) > least):
-        return warned(
-            f"before step {first.step.nth} {who} moved their common weights by {first.of_changes:.3g} times the mean of their "
-            f"changes, and as far at each of {format_count(len(found), 'exchange')}: the changes are added, not averaged",
-            fix="Divide the sum of the changes by the number of ranks before it is added to the common weights.",
-            at=first.step.at,
-            ranks=first.ranks,
-        )
-    return None
-
-
-def _exchanges(optimizer: Optimizer) -> list[_Exchange]:
-    rows = range(len(optimizer.rows))
-    found: list[_Exchange] = []
-    common: Vector | None = None
-    changes: list[Vector] = []  # the mean of the ranks' changes, for each exchange
-    for nth, earlier in sorted(optimizer.steps.items()):
-        later = optimizer.steps.get(nth + 1, {})
-        ranks = tuple(sorted(earlier.keys() & later.keys()))
-        # An optimizer may get more parameters later.
-        values = [each for rank in ranks for each in (earlier[rank].before, earlier[rank].after, later[rank].before)]
-        if len(ranks) < 2 or any(len(each) != len(rows) or None in each for each in values):
-            continue
-        before = {rank: joined(earlier[rank].before, rows) for rank in ranks}
-        then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
-        now = {rank: joined(later[rank].before, rows) for rank in ranks}
-        common = before[ranks[0]] if len(alike(before)) == 1 else common
-        if len(alike(then)) == len(ranks) and len(alike(now)) == 1:
-            average, new = mean(list(then.values())), now[ranks[0]]
-            changes += [_minus(average, common)] if common is not None else []
-            moved = _times_changed(_minus(new, common), changes) if common is not None else None
-            found.append(
-                _Exchange(step=later[ranks[0]], ranks=ranks, of_weights=factor(new, average), of_changes=moved)
-            )
-    return found
-
-
-def _times_changed(moved: Vector, changes: Sequence[Vector]) -> float | None:
-    """Return how often a change holds the last of the mean changes: by itself, or with momentum, which holds the earlier ones too."""
-    alone = factor(moved, changes[-1])
-    if alone is not None:
-        return alone
-    found = weights(moved, changes)
-    return found[-1] / len(found) if found else None
-
-
-def _minus(one: Vector, other: Vector) -> Vector:
-    return [left - right for left, right in zip(one, other, strict=True)]

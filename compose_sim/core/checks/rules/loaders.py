@@ -12,10 +12,12 @@ from compose_sim.core.checks import Case, Result, check, failed, not_applicable,
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws, TrainingForward
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward
 from compose_sim.node.records.record import Place
 
+_WRITTEN = ("write", "update", "rename")
 _MIN_SAMPLES = 8  # samples of a rank: fewer may come in the same order by chance
 _FIX_SET_EPOCH = (
     "Call {it}.set_epoch(epoch) at the start of every epoch, before `for batch in loader`: it seeds the order."
@@ -27,8 +29,9 @@ _FIX_OWN_SAMPLER = (
 
 @check("set-epoch", "Does the order of samples change from epoch to epoch?")
 def set_epoch(case: Case) -> Result:
-    """Compare the orders of consecutive epochs of each training loader on each rank."""
+    """Compare the orders of the epochs of each training loader on each rank."""
     compared = shuffled = 0
+    again: Result | None = None
     for by_rank in loaders(case):
         for loader in by_rank.values():
             epochs = [loader.epochs[number] for number in sorted(loader.epochs) if loader.epochs[number].trained]
@@ -40,11 +43,53 @@ def set_epoch(case: Case) -> Result:
                 shuffled += _is_shuffled(loader, before)
                 if _is_repeated(loader, before, after):
                     return _repeated(by_rank, loader, before, after)
+            again = again or _repeated_later(case, by_rank, loader, epochs)
+    if again:
+        return again
     if not compared:
         return not_applicable("no loader was trained from for two epochs whose order is known")
     if not shuffled:
         return passed("samples are not shuffled")
-    return passed("each epoch had a different order")
+    return passed(f"each epoch had a different order ({format_count(compared, 'pair')} compared)")
+
+
+def _repeated_later(case: Case, by_rank: dict[int, Loader], loader: Loader, epochs: Sequence[Epoch]) -> Result | None:
+    """Find an epoch with the order of one long before it, in one training or in one that goes on from a checkpoint of the run."""
+    steps = list(case.observed.ranks[loader.rank].of(OptimizerStep))
+    for later, after in enumerate(epochs):
+        for before in epochs[:later]:
+            if not (before.exhausted and after.exhausted and _comparable(loader, before, after)):
+                continue  # what was cut short may rightly go on in the same order
+            loaded = _loaded_between(case, loader.rank, before, after)
+            if (_starts_over(steps, before, after) and not loaded) or not _is_repeated(loader, before, after):
+                continue
+            since = f", after {loaded.path.rpartition('/')[2]} was loaded{where(loaded.at)}" if loaded else ""
+            return warned(
+                f"epoch {after.number} of {loader} drew the {after.last.drawn} samples of epoch {before.number} again in the same "
+                f"order{since}",
+                fix="Count epochs on from the checkpoint: save the epoch with the weights, and call `sampler.set_epoch(epoch)` with a "
+                "number that no earlier epoch had.",
+                at=loader.place,
+                ranks=sorted(by_rank),
+            )
+    return None
+
+
+def _loaded_between(case: Case, rank: int, before: Epoch, after: Epoch) -> FileUse | None:
+    """Return a read, between two epochs of a rank, of a file that the run itself had written since its first step."""
+    if not (before.batches and after.batches):
+        return None
+    written = {(each.to or each.path) for each in case.observed.of(FileUse) if each.op in _WRITTEN and each.steps}
+    return next(
+        (
+            each
+            for each in case.observed.ranks[rank].of(FileUse)
+            if each.op == "read"
+            and each.path in written
+            and before.batches[-1].index < each.index < after.batches[0].index
+        ),
+        None,
+    )
 
 
 def _comparable(loader: Loader, before: Epoch, after: Epoch) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -12,6 +12,7 @@ from compose_sim.core.checks import (
     OPTIMIZER_STEPS,
     SEVERAL_NODES,
     SEVERAL_RANKS,
+    WARNED,
     Case,
     Result,
     check,
@@ -235,9 +236,12 @@ _WRITERS = ("write", "update", "append", "create", "rename", "written")
 def host_dependence(case: Case) -> Result:
     """Look at the address at which ranks meet, and at files in folders that machines do not share."""
     observed = case.observed
-    result = _address(observed) or _files(observed)
+    result = _address(observed)
     if result:
         return result
+    files = _files(observed)
+    if files:  # the nodes of this run shared the folder: whether those of a cluster do is not known
+        return replace(files, status=WARNED) if case.verdict == "passed" else files
     if not any(observed.of(InitProcessGroup, FileUse)):
         return not_applicable("the script makes no process group and opens no file of its own")
     return passed("ranks meet at the launcher's address, and no node reads a file that only another node has")

@@ -22,6 +22,7 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.rules.copies import RanksEvaluated, evaluations
 from compose_sim.core.checks.tolerances import WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
@@ -42,6 +43,9 @@ _EVALUATION = re.compile(
 )
 _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
+
+
+_MIN_EVALUATIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def metric_local(case: Case) -> Result:
         return not_applicable("no rank printed a line with a metric")
     result = _every_node(observed, lines)
     if result is None and len(speakers) == 1:
-        result = _own_evaluation(observed, lines[speakers[0]])
+        result = _own_evaluation(observed, lines[speakers[0]]) or _own_inputs(observed, lines[speakers[0]])
     if result:
         return result
     unjudged = _not_judged(observed)
@@ -176,6 +180,43 @@ def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result
         at=loader.at or loader.made,
         ranks=(rank.rank,),
     )
+
+
+def _own_inputs(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
+    """Find metrics of evaluations without a loader, in each of which ranks gave the model other inputs and then exchanged nothing."""
+    line = next((each for each in printed if _EVALUATION.search(each.text)), None)
+    rank = observed.ranks[printed[0].rank]
+    found = [each for each in evaluations(observed) if _is_divided(each, observed.world_size)]
+    is_rare = 2 * len(found) <= sum(1 for _ in rank.of(OptimizerStep))  # no rollouts, and no teacher
+    if line is None or len(found) < _MIN_EVALUATIONS or not is_rare:
+        return None
+    own = [each.by_rank[rank.rank] for each in found]
+    if any(_exchanges_after(rank, each.index) for each in own):
+        return None
+    return warned(
+        f"rank {rank.rank} reports {line.text!r}, and nothing is exchanged after each of {len(own)} evaluations, in which every rank "
+        f"gives the {own[0].type} inputs of its own",
+        fix="Add up what the metric is made of over all ranks before it is used: `dist.all_reduce(torch.tensor([total, count]))`.",
+        at=own[0].at,
+        ranks=(rank.rank,),
+    )
+
+
+def _is_divided(found: RanksEvaluated, size: int) -> bool:
+    """Return whether all ranks evaluated the model that they train, each with other inputs."""
+    each = found.by_rank.values()
+    trained = all(one.wrapped or one.held for one in each)
+    return trained and len({one.inputs for one in each if one.inputs}) == len(found.by_rank) == size
+
+
+def _exchanges_after(rank: RankObserved, index: int) -> bool:
+    """Return whether a rank exchanges anything after this record and before it goes on training."""
+    for each in rank.records[index + 1 :]:
+        if isinstance(each, (OptimizerStep, ScriptEnd)):
+            return False
+        if _exchanges(each):
+            return True
+    return False
 
 
 def _written(observed: Observed, rank: RankObserved) -> set[str]:

@@ -19,6 +19,7 @@ from compose_sim.core.checks import (
 )
 from compose_sim.core.checks.replica_diff import (
     EXCHANGED,
+    Comparison,
     Difference,
     compare,
     exchanges_parts,
@@ -28,7 +29,8 @@ from compose_sim.core.checks.replica_diff import (
     states_at_start,
     step_at,
 )
-from compose_sim.core.checks.rules.copies import left_behind, not_sharded, overwritten_experts, untied
+from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
+from compose_sim.core.checks.rules.exchanges import exchanges, overwritten, undone
 from compose_sim.core.checks.rules.wrapping import UNFINISHED
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS
@@ -56,7 +58,12 @@ from compose_sim.node.records.process_groups import Collective, DdpForward, Proc
 )
 def params_in_sync(case: Case) -> Result:
     """Compare what ranks held at the same steps."""
-    return never_stepped(case) or overwritten_experts(case) or _compared(case, left_behind(case) or untied(case))
+    return (
+        never_stepped(case)
+        or overwritten_experts(case)
+        or undone(case)
+        or _compared(case, left_behind(case) or untied(case))
+    )
 
 
 def _compared(case: Case, copy: Result | None) -> Result:
@@ -88,18 +95,28 @@ def _compared(case: Case, copy: Result | None) -> Result:
             if not reason:
                 return _failed(case, found, has_models)
             reasons.append(reason)
-    problem = left_out(case) or copy
+    averages = any(each.again_equal or each.excused for each in comparisons)
+    problem = left_out(case) or overwritten(case) or copy or (None if averages else helper_apart(case))
     if problem:
         return problem
     if reasons:
         return not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
-    tensors = format_count(sum(each.tensors for each in comparisons), "tensor")
+    return passed(_equal_text(case, comparisons))
+
+
+def _equal_text(case: Case, comparisons: Sequence[Comparison]) -> str:
+    """Return of how many tensors at how many steps the ranks' values were equal, and when they were not."""
+    compared, held = (sum(getattr(each, name) for each in comparisons) for name in ("tensors", "held"))
+    tensors = f"{compared} of {format_count(held, 'tensor')} compared"
     if any(each.again_equal for each in comparisons):
-        return passed(f"{tensors} compared: equal on all ranks now and then, as if ranks average them periodically")
+        return f"{tensors}: equal on all ranks now and then, as if ranks average them periodically"
     samples = sum(each.samples for each in comparisons)
-    return passed(f"{tensors} compared: equal on all ranks after each of {samples} sampled steps")
+    apart = sum(len({found.step.nth for found in exchanges(each)}) for each in optimizers(case.observed))
+    if apart:
+        return f"{tensors}: apart after {format_count(apart, 'step')}, but exchanged before the next, and then equal on all ranks"
+    return f"{tensors}: equal on all ranks after each of {samples} sampled steps"
 
 
 def _without_consequences(different: Sequence[Difference]) -> list[Difference]:
@@ -119,7 +136,7 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
         return ""
     if any("send" in each.how or "recv" in each.how for each in case.observed.of(UntrackedWait)):
         return f"{found} differs, but ranks send each other messages: {maybe_parts(found)}"
-    if exchanges_parts(case.observed):
+    if exchanges_parts(case.observed, began_equal=found.nth > 0):
         return f"{found} differs, but ranks exchange tensors in every step: {maybe_parts(found)}"
     if has_models:
         return "" if found.nth else f"{found} is outside DistributedDataParallel, and differed from the start"

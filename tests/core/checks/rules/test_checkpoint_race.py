@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from collections.abc import Sequence
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Result
 from compose_sim.core.checks.rules.checkpoints import checkpoint_race
 from compose_sim.node.records.process_groups import UntrackedWait
+from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import collective, file, two_nodes
 
 BARRIER = collective("barrier")
@@ -54,3 +57,16 @@ def test_to_wait_for_a_name_is_enough_only_where_the_file_is_whole_by_then() -> 
     assert checkpoint_race.judge(two_nodes(lambda rank: renamed if rank == 0 else waits)).status == PASSED
     marked = [*waits[:1], file("await", "/work/done"), *waits[2:]]
     assert checkpoint_race.judge(two_nodes(lambda rank: [file("write")] if rank == 0 else marked)).status == PASSED
+
+
+def test_a_rank_that_asks_too_early_and_goes_on_without_the_file_warns() -> None:
+    def asking(*others: Record, first: Sequence[Record] = ()) -> Result:
+        reading = [*first, file("write"), file("read"), BARRIER]
+        return checkpoint_race.judge(two_nodes(lambda rank: reading if rank == 0 else others))
+
+    result = asking(file("miss"), BARRIER)
+    assert (result.status, result.ranks) == (WARNED, (0, 1))
+    assert asking(BARRIER, file("read")).status == PASSED
+    assert asking(file("miss"), BARRIER, file("read")).status == PASSED
+    assert asking(file("miss"), BARRIER, BARRIER, first=[BARRIER]).status == PASSED
+    assert asking(file("miss", polls=True), BARRIER).status == PASSED

@@ -67,7 +67,7 @@ def test_a_tied_weight_of_two_stages_stays_equal(drifts: bool, given: bool, stat
         assert (at(result), result.ranks) == (AT, (0, 1))
         assert "(0 on rank 0, 1 on rank 1)" in result.detail
     else:  # the replicas of each stage are compared
-        assert result.detail.startswith("2 tensors compared")
+        assert result.detail.startswith("2 of 2 tensors compared")
 
 
 @pytest.mark.parametrize(
@@ -159,3 +159,41 @@ def test_a_mean_of_means(means: tuple[float, ...], counts: tuple[int, ...], more
     }
 
     assert metric_local.judge(case(ranks)).status == status
+
+
+def helped(
+    rank: int, steps: int = 3, *, group: Sequence[int] = (0, 1), moves: bool = False, **more: Any
+) -> list[Record]:
+    """Return the records of a rank that trains with the help of a model whose first tensor differs between ranks."""
+    records: list[Record] = [ddp(group), table("weight")]
+    for nth in range(steps):
+        own = f"t{rank}{nth if moves else ''}"
+        records += [TensorHashes(0, nth, 0, (str(nth),)), step(nth + 1)]
+        records.append(EvaluatedModel("Teacher", nth + 1, ROWS, (own, "s"), at=AT, **{"held": False, **more}))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, "failed"),
+        ({"moves": True}, "failed"),  # an average of weights that began apart
+        ({"loaded": True}, "warned"),  # each rank may be meant to have another one
+        ({"held": True}, "passed"),  # a model that is trained is compared elsewhere
+        ({"wrapped": True}, "passed"),
+        ({"steps": 2}, "passed"),
+    ],
+)
+def test_a_model_that_helps_to_train_is_the_same_on_all_ranks(more: dict[str, Any], status: str) -> None:
+    result = params_in_sync.judge(case({rank: helped(rank, **more) for rank in range(2)}))
+
+    assert result.status == status
+    if status != "passed":
+        assert (at(result), result.ranks) == (AT, (0, 1))
+        assert "1 of its 1 parameter (weight)" in result.detail
+
+
+def test_ranks_that_train_different_models_may_have_different_helpers() -> None:
+    ranks = {rank: helped(rank // 2, group=(0, 1) if rank < 2 else (2, 3)) for rank in range(4)}
+
+    assert params_in_sync.judge(case(ranks)).status == "passed"

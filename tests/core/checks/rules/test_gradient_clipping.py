@@ -54,19 +54,20 @@ def test_nothing_is_judged_if_nothing_was_clipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "status", "cause"),
+    ("factors", "apart", "status", "cause"),
     [
-        ((0.5, 0.49), "failed", "clips by a norm"),
-        ((0.5, 0.25), "failed", "divides by a loss scale of its own"),
-        ((0.5, 0.5), "not-applicable", ""),
+        ((0.5, 0.49), 5, "failed", "clips by a norm"),
+        ((0.5, 0.25), 5, "failed", "divides by a loss scale of its own"),
+        ((0.5, 0.5), 5, "not-applicable", ""),
+        ((0.5, 0.49), 0, "failed", "clips by a norm"),  # copies beside parts, of which ranks compute equal gradients
     ],
 )
-def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], status: str, cause: str) -> None:
+def test_copies_are_clipped_by_the_same_norm(factors: tuple[float, float], apart: int, status: str, cause: str) -> None:
     tensors = SketchedTensors(0, tuple(SketchedTensor(None, f"{row} of group 0", (4, 2)) for row in range(2)))
     before = ((0.5, 0.1, -0.3, 0.9),) * 2
 
     def own(rank: int, nth: int, row: int) -> tuple[float, ...]:
-        return tuple(float((5 * rank + 3 * nth + 7 * row + place * place) % 11 - 4) for place in range(4))
+        return tuple(float((apart * rank + 3 * nth + 7 * row + place * place) % 11 - 4) for place in range(4))
 
     def used(rank: int, nth: int, row: int) -> tuple[float, ...]:
         return tuple(factors[rank] * sum(each) / 2 for each in zip(own(0, nth, row), own(1, nth, row), strict=True))

@@ -13,7 +13,7 @@ from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import DetachedInLoss, SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import at, case
-from tests.core.checks.rules.replicas import AT
+from tests.core.checks.rules.replicas import AT, all_reduce, step
 
 Vector = tuple[float, ...]
 Used = Callable[[int, Sequence[Vector]], Vector]  # from the rank, and from what all ranks computed
@@ -61,7 +61,7 @@ def judged(used: Used, *, ranks: int = 2, **more: Any) -> Result:
 def test_the_mean_passes_on_any_number_of_ranks() -> None:
     assert judged(lambda _, owns: mean(owns)).status == "passed"
     assert judged(lambda _, owns: mean(owns), ranks=4).detail == (
-        "5 steps used the mean of the gradients that the ranks computed (ranks 0, 1, 2, 3)"
+        "5 of 5 steps used the mean of the gradients that the ranks computed (ranks 0, 1, 2, 3)"
     )
 
 
@@ -297,3 +297,57 @@ def test_a_gradient_that_other_ranks_only_received_is_the_mean_of_those_who_comp
 
 def test_a_sum_over_the_ranks_that_reached_a_parameter_fails() -> None:
     assert in_branches(lambda even: mean(even, 2)).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("begun", "exchange", "status"),
+    [
+        ((0.0, 0.0), [], "failed"),
+        ((0.0, 0.3), [], "passed"),  # each rank keeps its own part
+        ((0.0, 0.0), [all_reduce(16, 8)], "passed"),  # activations: it may be a part that began as zeros
+        ((0.0, 0.0), [all_reduce(16, 8, moves="gradient")], "failed"),
+    ],
+)
+def test_a_parameter_that_is_not_reduced_beside_others_fails_if_it_is_a_copy(
+    begun: Sequence[float], exchange: list[Record], status: str
+) -> None:
+    def beside(rank: int) -> list[Record]:
+        found: list[Record] = [SketchedTensors(0, ROWS)]
+        for nth in range(1, 6):
+            owns = [[own(each, nth, row) for each in range(2)] for row in range(2)]
+            mine = (owns[0][rank], owns[1][rank])
+            ends = [
+                tuple(one + begun[rank] + moved for one in WEIGHTS[1])
+                for moved in (0.1 * rank * nth - 0.1 * rank, 0.1 * rank * nth)
+            ]
+            found += [*exchange, step(nth)]
+            values: dict[str, Any] = {"own": mine, "used": (mean(owns[0]), mine[1]), "backwards": 1, "mean_times": 1.0}
+            before, after = ((WEIGHTS[0], end) for end in ends)
+            found.append(SketchedStep(0, nth, before=before, after=after, type="SGD", at=AT, **values))
+        return found
+
+    result = gradient_mean.judge(case({rank: beside(rank) for rank in range(2)}))
+
+    assert result.status == status
+    assert "1 of group 0" in result.detail
+    assert ("1 of 2 parameters (1 of group 0)" in result.unjudged) == (status == "passed")
+
+
+def test_two_heads_that_are_crossed_fail_although_the_rest_is_reduced() -> None:
+    rows = (*ROWS, SketchedTensor(None, "2 of group 0", (2, 2)))
+    weights = (*WEIGHTS, (0.3, 0.8, -0.6, 0.2))
+
+    def crossed(rank: int) -> list[Record]:
+        found: list[Record] = [SketchedTensors(0, rows)]
+        for nth in range(1, 6):
+            owns = [[own(each, nth, row) for row in range(3)] for each in range(2)]
+            swapped = mean([owns[rank][1], owns[1 - rank][2]]), mean([owns[rank][2], owns[1 - rank][1]])
+            used = (mean([owns[0][0], owns[1][0]]), *swapped)
+            values: dict[str, Any] = {"own": tuple(owns[rank]), "before": weights, "after": weights}
+            found.append(SketchedStep(0, nth, used=used, type="SGD", at=AT, **values))
+        return found
+
+    result = gradient_mean.judge(case({rank: crossed(rank) for rank in range(2)}))
+
+    assert result.status == "failed"
+    assert "the gradient of 1 of group 0 on rank 0 was reduced with that of 2 of group 0 on rank 1" in result.detail

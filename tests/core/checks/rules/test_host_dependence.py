@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.machines import host_dependence
 from compose_sim.node.records.devices_and_files import VariableSet
 from compose_sim.node.records.process_groups import InitProcessGroup
@@ -56,8 +56,9 @@ def test_a_private_file_is_read_only_where_it_was_written() -> None:
     def records(rank: int) -> list[Record]:
         return [file("write", "/tmp/data.pt")] if rank == 0 else [init(), file("read", "/tmp/data.pt")]
 
-    result = host_dependence.judge(two_nodes(records))
+    result = host_dependence.judge(two_nodes(records, verdict="failed"))
     assert result.status == FAILED
+    assert host_dependence.judge(two_nodes(records)).status == WARNED  # these nodes share the folder
     assert "rank 2 on node-1 reads /tmp/data.pt (train.py, line 9), which exists only on node-0" in result.detail
     own = two_nodes(
         lambda rank: [file("write", "/tmp/data.pt"), file("read", "/tmp/data.pt")] if rank % 2 == 0 else [init()]

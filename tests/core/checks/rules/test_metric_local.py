@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,11 @@ from compose_sim.core.checks import PASSED, WARNED
 from compose_sim.core.checks.rules.metrics import metric_local
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Sampling
 from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
-from compose_sim.node.records.models import LossValue
+from compose_sim.node.records.models import EvaluatedModel, LossValue
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import at, collective, two_nodes
+from tests.core.checks.rules.replicas import step
 
 VALUES = (0.91234, 0.70111, 0.50777, 0.32345)
 MEANS = tuple(value + 0.015 for value in VALUES)
@@ -105,3 +107,28 @@ def test_a_number_that_may_be_a_mean_over_unequal_counts_is_said_not_to_be_judge
 
     assert result.status == PASSED
     assert ("not judged: whether the ranks' number reduced (t.py, line 7)" in result.detail) is not judged
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, WARNED),
+        ({"inputs": "same"}, PASSED),
+        ({"held": False}, PASSED),  # a teacher
+        ({"exchanged": [collective("all_reduce", 2, values=(3.0, 8.0))]}, PASSED),
+        ({"steps": 1}, PASSED),  # at every step, as in a rollout
+    ],
+)
+def test_an_evaluation_of_own_inputs_without_a_loader_is_that_of_one_rank(more: dict[str, Any], status: str) -> None:
+    def records(rank: int) -> list[Record]:
+        found: list[Record] = []
+        for nth in range(3):
+            found += [step(4 * nth + each) for each in range(1, 1 + more.get("steps", 4))]
+            inputs, held = more.get("inputs", f"{rank}{nth}"), more.get("held", True)
+            found.append(EvaluatedModel("Net", 4 * nth + 4, (), (), held=held, inputs=inputs, at=("/work/t.py", 9)))
+            found += more.get("exchanged", [])
+        return [*found, ScriptEnd()]
+
+    result = metric_local.judge(two_nodes(records, logs={0: said(VALUES, "val loss {:.5f}")}))
+
+    assert (result.status, at(result)) == (status, ("/work/t.py", 9) if status == WARNED else None)

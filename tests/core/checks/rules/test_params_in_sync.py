@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Result
 from compose_sim.core.checks.rules.replicas import params_in_sync
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
@@ -59,8 +60,18 @@ def test_ranks_that_average_now_and_then_pass() -> None:
 
 
 def test_ranks_that_exchange_their_parameters_may_differ_whenever_they_are_looked_at() -> None:
+    def exchanging(**what: str) -> Result:
+        notes = {rank: [ddp(), *training("a", f"b{rank}", f"c{rank}"), all_reduce(4, 2, **what)] for rank in range(2)}
+        return params_in_sync.judge(case(notes))
+
+    assert exchanging().status == NOT_APPLICABLE
+    assert exchanging(moves="parameter").status == NOT_APPLICABLE
+    assert exchanging(moves="gradient").status == FAILED
+
+
+def test_weights_that_are_shared_before_the_first_step_excuse_nothing() -> None:
     ranks = {rank: [ddp(), all_reduce(4, 2), *training("a", f"b{rank}", f"c{rank}")] for rank in range(2)}
-    assert params_in_sync.judge(case(ranks)).status == NOT_APPLICABLE
+    assert params_in_sync.judge(case(ranks)).status == FAILED
 
 
 def test_a_metric_that_is_reduced_excuses_nothing() -> None:
@@ -278,3 +289,65 @@ def test_gradients_that_no_backward_pass_made_are_the_cause() -> None:
 
     assert result.status == FAILED
     assert "torch.autograd.grad" in result.detail
+
+
+def replaced(rank: int, new: Callable[[int, list[float]], float], *, model: int | None = None) -> Records:
+    """Return a rank that moves a weight by its own gradient; `new` makes of all ranks' weights the one before the next step."""
+    notes: Records = [SketchedTensors(0, (SketchedTensor(model, "weight", (4, 2)),)), table("weight", model=model)]
+    now = 1.0
+    for nth in range(1, 6):
+        ends = [now + 0.1 * (each + 1) * nth for each in range(2)]
+        gradient = ((-0.1 * (rank + 1) * nth, 0.3),)
+        values = {"before": ((now, 2.0),), "after": ((ends[rank], 2.0),), "own": gradient, "used": gradient}
+        notes += [state(nth - 1, str(now)), step(nth), SketchedStep(0, nth, at=AT, **values)]
+        now = new(nth, ends)
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("new", "model", "status"),
+    [
+        (lambda _, ends: ends[0], 0, FAILED),
+        (lambda _, ends: ends[0], None, WARNED),
+        (lambda nth, ends: ends[nth % 2], None, PASSED),  # the best of several, as in training by populations
+        (lambda _, ends: sum(ends) / 2, None, PASSED),
+    ],
+)
+def test_what_other_ranks_learn_is_not_overwritten(new: Any, model: int | None, status: str) -> None:
+    ranks = {rank: [ddp(), GROUP, *replaced(rank, new, model=model)] for rank in range(2)}
+    result = params_in_sync.judge(case(ranks))
+
+    assert (result.status, result.ranks) == (status, () if status == PASSED else (1,))
+    if status == PASSED:
+        assert "apart after 4 steps" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("root", "moves", "now", "status"),
+    [
+        (1, "parameter", 0.0, FAILED),
+        (0, "parameter", 0.0, NOT_APPLICABLE),  # its own
+        (1, "", 0.0, NOT_APPLICABLE),
+        (1, "parameter", 1.0, NOT_APPLICABLE),  # another rank has made the step, too
+    ],
+)
+def test_updates_are_not_replaced_by_the_weights_of_a_rank_without_them(
+    root: int, moves: str, now: float, status: str
+) -> None:
+    owner: Records = [SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),))]
+    for nth in range(1, 6):
+        begun = 1.0 + now * nth
+        values = {
+            "before": ((begun, 2.0),),
+            "after": ((begun + 1.0, 2.0),),
+            "own": ((1.0, 0.0),),
+            "used": ((1.0, 0.0),),
+        }
+        owner += [
+            step(nth),
+            SketchedStep(0, nth, at=AT, **values),
+            all_reduce(4, 2, op="broadcast", root=root, moves=moves),
+        ]
+    result = params_in_sync.judge(case({0: owner, 1: [GROUP]}))
+
+    assert (result.status, result.ranks) == (status, (0,) if status == FAILED else ())

@@ -16,8 +16,9 @@ from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, all_reduce
 
 
-def inputs(*hashes: str, is_input: bool = True) -> list[ReplicatedTensor]:
-    return [ReplicatedTensor((0, 1), number, (8, 4), each, is_input, AT) for number, each in enumerate(hashes)]
+def inputs(*hashes: str, is_input: bool = True, sums: float = 0.0) -> list[ReplicatedTensor]:
+    sketch = (sums, 1.0) if sums else None
+    return [ReplicatedTensor((0, 1), number, (8, 4), each, is_input, sketch, AT) for number, each in enumerate(hashes)]
 
 
 @pytest.mark.parametrize(
@@ -25,12 +26,15 @@ def inputs(*hashes: str, is_input: bool = True) -> list[ReplicatedTensor]:
     [
         (inputs("a", "b", "c"), "passed"),
         (inputs("d", "e", "f"), "failed"),
-        (inputs("a", "b", "f"), "passed"),  # one of them may be rounding
+        (inputs("d", "b", "c"), "warned"),
+        (inputs("a", "b", "f"), "warned"),
+        (inputs("a", "b", "f", sums=0.5), "warned"),
+        (inputs("a", "b", "f", sums=1.0001), "passed"),  # rounding
         (inputs("d", "e", "f", is_input=False), "failed"),  # as the first rank says
     ],
 )
 def test_the_ranks_of_a_mesh_get_the_same_inputs(other: Sequence[ReplicatedTensor], status: str) -> None:
-    assert replicated_tensors.judge(case({0: inputs("a", "b", "c"), 1: other})).status == status
+    assert replicated_tensors.judge(case({0: inputs("a", "b", "c", sums=1.0), 1: other})).status == status
 
 
 def test_parameters_alone_are_no_inputs() -> None:

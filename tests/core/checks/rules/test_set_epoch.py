@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+import pytest
+
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.loaders import set_epoch
 from compose_sim.node.records.data import Sampling
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import case
-from tests.core.checks.rules.loading import epoch, loader
+from tests.core.checks.rules.cluster import at, case, file
+from tests.core.checks.rules.loading import LINE, epoch, loader
 from tests.core.checks.rules.replicas import step
 
 ORDER = [6, 1, 4, 0, 7, 3, 2, 5]
@@ -61,3 +63,26 @@ def test_a_second_training_that_begins_at_epoch_0_passes() -> None:
 
     assert set_epoch.judge(case({0: notes(1)})).status == NOT_APPLICABLE
     assert set_epoch.judge(case({0: notes(0)})).status == FAILED
+
+
+@pytest.mark.parametrize(
+    ("loaded", "third", "status"),
+    [
+        (file("read"), ORDER, WARNED),
+        (file("read", "/work/pretrained.pt"), ORDER, PASSED),  # the run has not written it
+        (file("read"), ORDER[2:] + ORDER[:2], PASSED),
+    ],
+)
+def test_a_training_that_goes_on_from_a_checkpoint_repeats_no_epoch(
+    loaded: Record, third: list[int], status: str
+) -> None:
+    first = [*epoch(ORDER), step(1), *epoch(ORDER[::-1], number=1), step(2), file("write")]
+    second = [loaded, *epoch(third, number=2), step(3, 1)]
+    result = set_epoch.judge(case({0: [loader(), *first, *second]}))
+
+    assert (result.status, at(result)) == (status, LINE if status == WARNED else None)
+
+
+def test_an_order_that_comes_back_after_another_warns() -> None:
+    notes = [loader(), *epoch(ORDER), *epoch(ORDER[::-1], number=1), *epoch(ORDER, number=2)]
+    assert set_epoch.judge(case({0: notes})).status == WARNED

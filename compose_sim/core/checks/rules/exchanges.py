@@ -1,0 +1,202 @@
+"""
+Judge what ranks do with their weights between two steps.
+
+Ranks may exchange their weights, as in local SGD: then the weights, or their changes, must be averaged. If all ranks take those of one
+rank, the others have learned nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from compose_sim.core.checks import Case, Result, failed, names_text, ranks_text, warned, where
+from compose_sim.core.checks.sketches import (
+    Optimizer,
+    Ranks,
+    Vector,
+    alike,
+    are_equal,
+    factor,
+    joined,
+    mean,
+    optimizers,
+    weights,
+)
+from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_16_BIT, ROUNDING_COMBINATION
+from compose_sim.core.events.observations import RankObserved
+from compose_sim.core.text import format_count
+from compose_sim.node.records.gradients import Sketch, SketchedStep
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
+
+_MIN_EXCHANGES = 2  # exchanges
+_MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Some ranks held different weights, and the same before their next step."""
+
+    step: SketchedStep  # the first after it
+    ranks: Ranks
+    is_of_all: bool  # whether no two of them held the same before
+    of_weights: float | None  # the new weights, as a multiple of the mean of those before
+    # How often the change of the common weights holds the mean of the ranks' changes, besides earlier means
+    of_changes: float | None
+    taken_from: int | None  # the rank that held the new weights already
+
+
+def overwritten(case: Case) -> Result | None:
+    """Find ranks that step with gradients of their own and then all take the weights of one of them."""
+    for optimizer in optimizers(case.observed):
+        found = exchanges(optimizer)
+        sources = {each.taken_from for each in found}
+        if len(found) < _MIN_EXCHANGES or None in sources or len({each.ranks for each in found}) > 1:
+            continue
+        first, (source, *more) = found[0], sorted(each for each in sources if each is not None)
+        if more:
+            continue  # the best of several, as in training by populations
+        others = [rank for rank in first.ranks if rank != source]
+        is_meant = not (optimizer.reductions or any(row.model is not None for row in optimizer.rows))
+        return (warned if is_meant else failed)(
+            f"after step {first.step.nth - 1} {ranks_text(first.ranks)} held different weights, and before step {first.step.nth} all "
+            f"have those of rank {source}, as before {len(found)} of {len(optimizer.steps) - 1} steps: what {ranks_text(others)} "
+            "learned is lost",
+            fix="Reduce the gradients before each step: wrap the model once, before the training, and call the wrapper in every step. "
+            "To average weights, use all_reduce and divide by the number of ranks; broadcast and a new wrapper copy those of one rank.",
+            at=first.step.at,
+            ranks=others,
+        )
+    return None
+
+
+def undone(case: Case) -> Result | None:
+    """Find a rank whose updates are gone before its next steps, because it takes weights from ranks that have not made them."""
+    for optimizer in optimizers(case.observed):
+        for rank in sorted({rank for by_rank in optimizer.steps.values() for rank in by_rank}):
+            steps = {nth: by_rank[rank] for nth, by_rank in optimizer.steps.items() if rank in by_rank}
+            taken = _taken_from_others(case.observed.ranks[rank], optimizer.index)
+            pairs = [(steps[nth], steps[nth + 1]) for nth in sorted(steps) if nth + 1 in steps and nth + 1 in taken]
+            rows = [
+                row for row in range(len(optimizer.rows)) if pairs and all(_is_undone(*pair, row) for pair in pairs)
+            ]
+            if rows and len(pairs) >= MIN_STEPS:
+                names = [optimizer.rows[row].name for row in rows]
+                source = taken[pairs[0][1].nth]
+                return failed(
+                    f"rank {rank} changes {names_text(names)} in step {pairs[0][0].nth}, and before step {pairs[0][1].nth} has the old "
+                    f"values again, as at each of {len(pairs)} steps: the broadcast{where(source.at)} gives it those of rank "
+                    f"{source.root}, which has not made this step",
+                    fix="Broadcast each parameter from the rank whose optimizer holds it.",
+                    at=source.at,
+                    ranks=(rank,),
+                )
+    return None
+
+
+def _taken_from_others(rank: RankObserved, optimizer: int) -> dict[int, Collective]:
+    """Return before which steps this rank was given parameters by a broadcast of another one, and the first of these."""
+    found: dict[int, Collective] = {}
+    last: Collective | None = None
+    for each in rank.of(Collective, OptimizerStep):
+        if isinstance(each, OptimizerStep):
+            if each.optimizer == optimizer:
+                found |= {each.nth: last} if last else {}
+                last = None
+        elif each.op == "broadcast" and each.moves == "parameter" and each.root != rank.rank:
+            last = last or each
+    return found
+
+
+def _is_undone(step: SketchedStep, later: SketchedStep, row: int) -> bool:
+    sketches = (step.before, step.after, later.before)
+    if any(row >= len(each) or each[row] is None for each in sketches):
+        return False
+    before, after, now = (each[row] or () for each in sketches)
+    return are_equal(now, before) and not are_equal(after, before)
+
+
+def added_weights(optimizer: Optimizer) -> Result | None:
+    """Find ranks whose common weights are the sum of theirs, or move by far more than the mean of their changes."""
+    found = [each for each in exchanges(optimizer) if each.is_of_all]
+    if not found:
+        return None
+    first = found[0]
+    who, count = ranks_text(first.ranks), len(first.ranks)
+    if all(each.of_weights is not None and abs(each.of_weights - count) < ROUNDING_16_BIT * count for each in found):
+        return failed(
+            f"before step {first.step.nth} {who} replaced their weights by the sum of them, {count} times the mean",
+            fix="Divide by the number of ranks after the sum, before the weights are used.",
+            at=first.step.at,
+            ranks=first.ranks,
+        )
+    least = max(_MAX_MOMENTUM, count / 2)
+    moved = [each.of_changes for each in found if each.of_changes is not None]
+    are_sums = all(abs(each - count) < ROUNDING_COMBINATION * count for each in moved)
+    if _MIN_EXCHANGES <= len(found) == len(moved) and (are_sums or min(moved) > least):
+        return warned(
+            f"before step {first.step.nth} {who} moved their common weights by {first.of_changes:.3g} times the mean of their "
+            f"changes, and as far at each of {format_count(len(found), 'exchange')}: the changes are added, not averaged",
+            fix="Divide the sum of the changes by the number of ranks before it is added to the common weights.",
+            at=first.step.at,
+            ranks=first.ranks,
+        )
+    return None
+
+
+def exchanges(optimizer: Optimizer) -> list[Exchange]:
+    """Return after which steps ranks that had come apart were given the same weights."""
+    rows = range(len(optimizer.rows))
+    found: list[Exchange] = []
+    common: dict[Ranks, Vector] = {}
+    changes: dict[Ranks, list[Vector]] = {}  # the mean of the ranks' changes, for each exchange
+    for nth, earlier in sorted(optimizer.steps.items()):
+        later = optimizer.steps.get(nth + 1, {})
+        # An optimizer may get more parameters later.
+        known = [
+            rank
+            for rank in sorted(earlier.keys() & later.keys())
+            if all(_is_whole(each, rows) for each in (earlier[rank].before, earlier[rank].after, later[rank].before))
+        ]
+        for ranks in alike({rank: joined(later[rank].before, rows) for rank in known}):
+            before = {rank: joined(earlier[rank].before, rows) for rank in ranks}
+            then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
+            if len(alike(before)) == 1:
+                common[ranks] = before[ranks[0]]
+            apart = len(alike(then))
+            if apart == 1:
+                continue
+            average, new, was = mean(list(then.values())), joined(later[ranks[0]].before, rows), common.get(ranks)
+            earlier_changes = changes.setdefault(ranks, [])
+            earlier_changes += [_minus(average, was)] if was is not None else []
+            found.append(
+                Exchange(
+                    step=later[ranks[0]],
+                    ranks=ranks,
+                    is_of_all=apart == len(ranks),
+                    of_weights=factor(new, average),
+                    of_changes=_times_changed(_minus(new, was), earlier_changes) if was is not None else None,
+                    taken_from=next((rank for rank in ranks if are_equal(then[rank], new)), None),
+                )
+            )
+    return found
+
+
+def _is_whole(sketches: Sequence[Sketch], rows: Sequence[int]) -> bool:
+    """Return whether all parameters were sketched, and are finite."""
+    return len(sketches) == len(rows) and all(each is not None and all(map(isfinite, each)) for each in sketches)
+
+
+def _times_changed(moved: Vector, changes: Sequence[Vector]) -> float | None:
+    """Return how often a change holds the last of the mean changes: by itself, or with momentum, which holds the earlier ones too."""
+    alone = factor(moved, changes[-1])
+    if alone is not None:
+        return alone
+    found = weights(moved, changes)
+    return found[-1] / len(found) if found else None
+
+
+def _minus(one: Vector, other: Vector) -> Vector:
+    return [left - right for left, right in zip(one, other, strict=True)]
