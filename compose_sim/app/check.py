@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
-from compose_sim.app.listener import Listener, ProgressListener
+from compose_sim.app.listener import Listener, ProgressListener, QuietListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.checks import Case
+from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.rules.replays import needs_alone, reason_against, was_replayed
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
 from compose_sim.core.checks.source import JUDGED_BY, find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.report import Cause, Report
+from compose_sim.core.report.report import Cause, MistakeReport, Report
 from compose_sim.core.request.names import CHECK_MODES, chosen
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
@@ -69,6 +71,24 @@ def check(session: Session, listener: Listener) -> Report:
     return CheckedRun(session, listener).run()
 
 
+def with_mistake(session: Session, name: str) -> MistakeReport:
+    """Run a session's script once more with a known mistake, and return what the checks say of it."""
+    settings = session.request.spec.check
+    skip = settings.skip if name in NEED_A_REPLAY else (*settings.skip, *sorted(_NEED_A_REPLAY))
+    only = tuple(each for each in settings.only if each not in skip)
+    request = session.request.with_spec(
+        check=settings.model_copy(update={"self_test": False, "skip": skip, "only": only}), keep=False
+    )
+    planted = Session(request, name=f"{session.name}-{name}", engine=session.engine)
+    planted.add_environment(COMPOSESIM_MISTAKE=name)
+    try:
+        run = CheckedRun(planted, QuietListener())
+        return outcome(name, session.report, run.run(), is_planted=run.is_planted)
+    finally:
+        if planted.folder.files.exists():
+            delete(planted.folder)
+
+
 class CheckedRun:
     """A run whose first steps are recorded, replayed at world size 1 if a chosen check needs that, and judged."""
 
@@ -79,6 +99,7 @@ class CheckedRun:
         checks = set(chosen(self._settings.only, self._settings.skip))
         self._replays = bool(_NEED_A_REPLAY & checks)
         self._engine: Engine | None = None  # which the replays share
+        self.is_planted = False  # whether the script has reached a mistake that was planted
         self._sources = session.sources()
         self._hints = tuple(find_hints(self._sources))
         for hint in self._hints:
@@ -98,6 +119,7 @@ class CheckedRun:
                 cause = Cause(kind="coverage", message=str(error))
                 session.report = _with_verdict(session.report, "inconclusive", cause)
                 return session.report
+            self.is_planted = has_reached_it(case.observed)
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)
             try:
@@ -109,7 +131,22 @@ class CheckedRun:
                 session.folder.files.remove_tree(_RECORD)
             report = self.judge(case)
             session.report = _with_verdict(report, "interrupted", report.cause) if interrupted else report
+            if self._settings.self_test and session.report.verdict in ("passed", "inconclusive"):
+                session.report = replace(session.report, mistakes=tuple(self._planted_mistakes()))
         return session.report
+
+    def _planted_mistakes(self) -> Iterator[MistakeReport]:
+        """Yield what the checks say of each known mistake, as far as the user waits for it."""
+        for name, mistake in MISTAKES.items():
+            self._listener.progress(f"Self-test: {mistake.text}.")
+            try:
+                found = with_mistake(self._session, name)
+            except KeyboardInterrupt:
+                self._session.was_interrupted = True
+                return
+            except ComposesimError as error:
+                found = MistakeReport(id=name, text=mistake.text, status="not-planted", why=error.message)
+            yield found
 
     def replay(self, case: Case) -> Case:
         """

@@ -14,6 +14,7 @@ import click
 
 from compose_sim.cli.console import MARKS, echo, print_table, screen_width, show, verdict_line
 from compose_sim.cli.views.faults import history_lines
+from compose_sim.core.checks.mistakes import summary
 from compose_sim.core.doctor.gpu_messages import explain
 from compose_sim.core.json_values import to_json
 from compose_sim.core.plan.model import Plan
@@ -22,6 +23,7 @@ from compose_sim.core.report.report import (
     Cause,
     CheckResult,
     ExpectationResult,
+    MistakeReport,
     NodeReport,
     Place,
     Report,
@@ -100,6 +102,21 @@ def _source_lines(place: Place) -> Iterable[str]:
         yield click.style(f"        {'^' * len(text)}", dim=True)
 
 
+def print_mistakes(mistakes: Sequence[MistakeReport]) -> None:
+    """Print what the checks said of each planted mistake, or nothing without `--self-test`."""
+    if not mistakes:
+        return
+    echo()
+    width = max(len(each.text) for each in mistakes)
+    for each in mistakes:
+        mark, color = MARKS[{"found": "passed", "missed": "failed", "not-planted": "not-applicable"}[each.status]]
+        what = (
+            f"found by {', '.join(each.checks) or each.why}" if each.status == "found" else f"{each.status}: {each.why}"
+        )
+        show(f"{click.style(mark, fg=color)} {each.text:<{width}}  {what}")
+    show(summary(tuple(mistakes)))
+
+
 def print_expectations(results: Sequence[ExpectationResult], *, err: bool = False) -> None:
     """Print a blank line and the expectations, or nothing if there are none."""
     if not results:
@@ -170,6 +187,7 @@ def print_judgement(report: Report, *, verbose: bool, seconds: float | None = No
             show(click.style(f"{'checks':<9}", dim=True) + f"{counts} (-v lists them)", hang=9)
         print_checks(problems)
     print_cause(report)
+    print_mistakes(report.mistakes)
     echo()
     show(look_line(report), hang=9)
     show(check_verdict(report, seconds=seconds), hang=_HANG)
@@ -249,9 +267,11 @@ def check_verdict(report: Report, *, seconds: float | None = None) -> str:
     if seconds is not None:
         report = replace(report, timings=replace(report.timings, total_s=seconds))
     word = report.verdict if report.verdict != "passed" or not report.check_exit_code else "failed"
-    unjudged = unjudged_text(report)
-    if word == "passed" and unjudged:
-        return verdict_line(f"passed, {unjudged}", verdict_text(report), status="warned")
+    warned = [each.id for each in report.checks if each.status == "warned"]
+    but = [f"but {', '.join(warned)} warned"] if warned else []
+    but += [text] if (text := unjudged_text(report)) else []
+    if word == "passed" and but:
+        return verdict_line(f"passed, {', '.join(but)}", verdict_text(report), status="warned")
     return verdict_line(word, verdict_text(report))
 
 
@@ -278,7 +298,9 @@ def verdict_text(report: Report) -> str:
         for status in ("passed", "failed", "warned", "not-applicable")
         if status in statuses
     )
-    ran = f"{format_count(report.world_size, 'rank')} of {report.program}{_duration(report)}"
+    alone = any(each.id == "matches-single" and each.status == "not-applicable" for each in report.checks)
+    ran = "not compared with one rank; " if alone and report.verdict == "passed" else ""
+    ran += f"{format_count(report.world_size, 'rank')} of {report.program}{_duration(report)}"
     if report.cause and report.cause.kind == "coverage":
         return f"{report.cause.message}; {counts}; {ran}"
     return f"{failed}: {counts}; {ran}" if failed else f"{counts or 'no check was selected'}; {ran}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from compose_sim.core.report.report import Cause, CheckResult, CheckStatus, ExpectationResult, Report
+from compose_sim.core.report.report import Cause, CheckResult, CheckStatus, ExpectationResult, MistakeReport, Report
 
 # Characters that XML 1.0 cannot carry, not even escaped.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -26,6 +26,8 @@ def junit(report: Report) -> str:
         _check(suite, name, check)
     if report.coverage:
         _coverage(suite, f"{name}.coverage", report)
+    for mistake in report.mistakes:
+        _mistake(suite, f"{name}.self-test", mistake)
     for expectation in report.expectations:
         _expectation(suite, f"{name}.{report.scenario.name if report.scenario else ''}", expectation)
     _ranks(suite, f"{name}.ranks", report)
@@ -74,6 +76,15 @@ def _coverage(suite: Element, class_name: str, report: Report) -> None:
             _child(case, "skipped", "", message=f"not judged: {missing[subject]}")
     if report.cause and report.cause.kind == "coverage":
         _cause(_case(suite, class_name, "verdict"), "error", report.cause)
+
+
+def _mistake(suite: Element, class_name: str, mistake: MistakeReport) -> None:
+    """Add a planted mistake; one that the checks do not find is skipped, as it says nothing about the script."""
+    case = _case(suite, class_name, f"{mistake.id}: {mistake.text}")
+    if mistake.status == "found":
+        _child(case, "system-out", f"found by {', '.join(mistake.checks) or mistake.why}")
+    else:
+        _child(case, "skipped", "", message=f"{mistake.status.replace('-', ' ')}: {mistake.why}")
 
 
 def _expectation(suite: Element, class_name: str, result: ExpectationResult) -> None:

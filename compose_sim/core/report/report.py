@@ -62,6 +62,7 @@ SCHEMA_VERSION = 1
 CheckStatus = Literal["passed", "failed", "warned", "not-applicable"]
 TestedRange = Literal["tested", "older", "newer"]
 ExpectationStatus = Literal["passed", "failed", "inconclusive"]
+MistakeStatus = Literal["found", "missed", "not-planted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +186,17 @@ class Coverage:
         for subject, reason in self.missing.items():
             by_reason.setdefault(reason, []).append(subject)
         return "; ".join(f"{' and '.join(subjects)} not judged: {reason}" for reason, subjects in by_reason.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MistakeReport:
+    """A known mistake that `check --self-test` planted into the script, and whether the checks found it."""
+
+    id: Annotated[str, "not-reduced, other-rate, …"]
+    text: Annotated[str, "What the script then does, in words"]
+    status: Annotated[MistakeStatus, "not-planted: the script has nothing that the mistake could change"]
+    checks: Annotated[tuple[str, ...], "The checks that failed or warned, unlike without the mistake"] = ()
+    why: Annotated[str, "Why it was not found, or could not be planted"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +324,7 @@ class Report:
     timings: Annotated[Timings, "Seconds from the start to each milestone"] = Timings()
     checks: Annotated[tuple[CheckResult, ...], "The results of the checks"] = ()
     coverage: Annotated[Coverage | None, "What the checks could not compare; null without `check`"] = None
+    mistakes: Annotated[tuple[MistakeReport, ...], "Mistakes that `check --self-test` planted"] = ()
     hints: Annotated[tuple[Hint, ...], "Lines of the script that are often wrong; never failures"] = ()
     faults: Annotated[tuple[FaultReport, ...], "Injected faults, in order"] = ()
     rounds: Annotated[tuple[RoundReport, ...], "Rounds of the rendezvous, in order"] = ()

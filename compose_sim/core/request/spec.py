@@ -78,6 +78,9 @@ class _CheckOptions(BaseModel):
     strict: Annotated[bool, Flag("check")] = Field(
         False, description="Exit with 3 if replicas, gradients or samples could not be judged."
     )
+    self_test: Annotated[bool, Flag("check")] = Field(
+        False, description="Plant known mistakes into the run, one at a time, and report which ones the checks find."
+    )
     tolerance: Annotated[Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, Flag("check", "X")] = Field(
         None, description="Largest relative difference to accept between world size 1 and N.", examples=["1e-3"]
     )

@@ -18,7 +18,7 @@ from .context import RankContext, variable_number
 from .gpu_limits import loaded_library
 from .observations import Observations
 from .observers import OBSERVERS
-from .torch_hooks import after_import, features, lazy_compiler
+from .torch_hooks import after_import, features, lazy_compiler, mistakes
 
 _VERSIONS_EMITTED = "instrument.versions_emitted"
 _first = False
@@ -60,6 +60,7 @@ def begin(events: EventLog, *, first: bool) -> None:
     )
     for observer in OBSERVERS:
         _call(observer, "begin", context)
+    mistakes.begin()
     if "torch" in sys.modules:
         _emit_versions()
 

@@ -34,6 +34,13 @@ class RaisedAfterTraining(Record):
 
 
 @dataclass(frozen=True)
+class MistakePlanted(Record):
+    """`check --self-test` has changed what the script does, and the script has reached the change."""
+
+    mistake: str
+
+
+@dataclass(frozen=True)
 class FeatureOff(Record):
     """Part of what observers record is missing: torch lacks a private name that it needs, or its code has raised."""
 

@@ -84,7 +84,13 @@ def test_what_failed_or_warned_has_its_fix_place_and_page_below_it() -> None:
 @pytest.mark.parametrize(
     ("report", "line", "code"),
     [
-        (a_report(GOOD, GOOD, SO_SO, ASIDE), "✔ passed  2 passed, 1 warned, 1 not applicable; 4 ranks of train.py in 2.00 s", 0),
+        (a_report(GOOD, ASIDE), "✔ passed  1 passed, 1 not applicable; 4 ranks of train.py in 2.00 s", 0),
+        (a_report(GOOD, GOOD, SO_SO), "! passed, but rank-confusion warned  2 passed, 1 warned; 4 ranks of train.py in 2.00 s", 0),
+        (
+            a_report(SO_SO, coverage=SHARDED),
+            "! passed, but hang warned, gradients not judged: sharded  1 warned; 4 ranks of train.py in 2.00 s",
+            0,
+        ),
         (a_report(GOOD, coverage=SHARDED), "! passed, gradients not judged: sharded  1 passed; 4 ranks of train.py in 2.00 s", 0),
         (a_report(GOOD, coverage=TWICE), "! passed, not judged: replicas, gradients  1 passed; 4 ranks of train.py in 2.00 s", 0),
         (a_report(BAD, coverage=SHARDED), "✘ failed  hang: 1 failed; 4 ranks of train.py in 2.00 s", 1),

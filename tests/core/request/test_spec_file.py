@@ -263,6 +263,7 @@ def test_flags_win_over_what_the_file_says_of_checks() -> None:
         "only": ("hang", "set-epoch"),
         "skip": ("teardown",),
         "strict": False,
+        "self_test": False,
         "tolerance": 0.01,
         "junit": "out.xml",
     }

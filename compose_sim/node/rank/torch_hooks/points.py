@@ -264,9 +264,9 @@ class Hook:
         self._is_registered = False
         self._run: Callable[..., Any] = self._call
 
-    def subscribe(self, function: Callable[..., Any]) -> None:
-        """Call `function(context, …)` with what torch passes to the hook; what it returns goes to torch."""
-        self._subscriptions.append(function)
+    def subscribe(self, function: Callable[..., Any], *, first: bool = False) -> None:
+        """Call `function(context, …)` with what torch passes to the hook, before others if `first`; what it returns goes to torch."""
+        self._subscriptions.insert(0 if first else len(self._subscriptions), function)
         after_import(self._module, self._begin, feature_of(function.__module__))
 
     def _begin(self, module: ModuleType) -> None:
@@ -341,6 +341,7 @@ DECLARED_LOCAL = Point("torch.distributed.tensor", "DTensor.from_local")
 MESH_INITIALIZED = Point("torch.distributed.device_mesh", "init_device_mesh")
 MESH_MADE = Point("torch.distributed.device_mesh", "DeviceMesh.__init__")
 SAMPLER_MADE = Point("torch.utils.data.distributed", "DistributedSampler.__init__")
+EPOCH_SET = Point("torch.utils.data.distributed", "DistributedSampler.set_epoch")
 NORM_CLIPPED = Point("torch.nn.utils.clip_grad", "clip_grad_norm_", copies="torch.nn.utils")
 VALUE_CLIPPED = Point("torch.nn.utils.clip_grad", "clip_grad_value_", copies="torch.nn.utils")
 FSDP_CLIPPED = Point("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.clip_grad_norm_")
