@@ -1,0 +1,28 @@
+"""Each rank asks whether the vocabulary is there after rank 0 has written it."""
+
+import json
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FILE = Path("vocabulary.json")
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    time.sleep(0.3)  # reads the texts
+    FILE.write_text(json.dumps({"size": 12}))
+dist.barrier()
+size = 10
+if FILE.exists():
+    size = json.loads(FILE.read_text())["size"]
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4) * size).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
