@@ -40,6 +40,8 @@ class Collective(Record):
     name: str = ""  # of the group
     shapes: tuple[Shape, ...] = ()  # of the tensors that this rank gives
     peers: tuple[Shape, ...] = ()  # of the tensors that it expects from each rank, if they differ from `shapes`
+    sends: tuple[int, ...] = ()  # how much an all_to_all gives each rank of the group,
+    receives: tuple[int, ...] = ()  # and expects from it, if the parts are not all equal
     dtype: str | None = None
     root: int | None = None  # the source or destination
     reduce: str | None = None  # the reduction, if it is not SUM

@@ -107,6 +107,8 @@ def _difference(one: Collective, other: Collective) -> str:
 def _shapes_differ(together: Sequence[Collective]) -> bool:
     """Return whether shapes differ from those that another rank expects, in collectives in which ranks may agree on shapes."""
     first = together[0]
+    if first.op.startswith("all_to_all"):
+        return _parts_differ(together)
     if first.op not in ("all_gather", "gather", "scatter"):
         return False
     by_rank = {each.rank: each for each in together}
@@ -118,6 +120,14 @@ def _shapes_differ(together: Sequence[Collective]) -> bool:
             if member in by_rank and list(map(_flat, by_rank[member].shapes)) != [_flat(shape)]:
                 return True
     return False
+
+
+def _parts_differ(together: Sequence[Collective]) -> bool:
+    """Return whether a rank sends another more or less than that expects."""
+    members = sorted(together[0].group)
+    place = {rank: index for index, rank in enumerate(members)}
+    known = [each for each in together if len(each.sends) == len(each.receives) == len(members)]
+    return any(one.sends[place[other.rank]] != other.receives[place[one.rank]] for one in known for other in known)
 
 
 def _flat(shape: Shape) -> list[int]:

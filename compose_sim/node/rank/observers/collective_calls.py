@@ -31,6 +31,7 @@ _SAME = {  # other names of the same collective
 GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single", "_all_gather_base")
 _MAX_METRIC = 8  # numbers
 _PEERS = {"all_gather": "tensor_list", "gather": "gather_list", "scatter": "scatter_list"}
+_OUT = {"all_to_all_single": "output", "all_to_all": "output_tensor_list"}
 _OF_GROUPS, _KNOWN = "collectives.of_groups", "collectives.known"
 _Value = Callable[[str], Any]
 
@@ -129,7 +130,8 @@ def _describe(
     group_name = getattr(group if group is not None else module.group.WORLD, "group_name", "")
     groups = context.memory.setdefault(_OF_GROUPS, {})
     of_group = groups.setdefault((ranks, group_name), _Group(ranks, group_name))
-    fields = to_json({"op": op, "group": ranks, "name": group_name, "at": at, **facts})[1:-1]
+    parts = _parts(name, value)  # on which pairs of ranks agree, not all of them
+    fields = to_json({"op": op, "group": ranks, "name": group_name, "at": at, **facts, **parts})[1:-1]
     named = f" of group {group_name}" if group not in (None, module.group.WORLD) else ""
     return CollectiveCall(op, of_group, repr((op, facts)).encode(), fields, f"{where(at)}{named}")
 
@@ -171,6 +173,22 @@ def _facts(module: Any, name: str, group: Any, value: _Value) -> dict[str, Any]:
         ranks = value("ranks") if name == "new_group" else value("split_ranks")
         facts["ranks"] = repr(sorted(ranks) if name == "new_group" and ranks else ranks)
     return facts
+
+
+def _parts(name: str, value: _Value) -> dict[str, tuple[int, ...]]:
+    """Return how much of an all_to_all goes to and comes from each rank, if that was given."""
+    if name not in _OUT:
+        return {}
+    sends = _sizes(value("input_split_sizes"), value(OWN[name]))
+    receives = _sizes(value("output_split_sizes"), value(_OUT[name]))
+    return {"sends": sends, "receives": receives} if sends and receives else {}
+
+
+def _sizes(splits: Any, tensors: Any) -> tuple[int, ...]:
+    """Return how much of the first dimension goes to or comes from each rank; () if all have an equal part of one tensor."""
+    if splits:
+        return tuple(int(each) for each in splits)
+    return tuple(int(each.numel()) for each in tensors) if isinstance(tensors, (list, tuple)) else ()
 
 
 def _is_called_by_fsdp() -> bool:

@@ -63,6 +63,16 @@ def test_shapes_that_were_agreed_on_pass() -> None:
     )
 
 
+@pytest.mark.parametrize(("expected", "status"), [((1, 2, 3, 4), PASSED), ((1, 2, 3, 5), FAILED)])
+def test_each_rank_sends_what_the_other_expects(expected: tuple[int, ...], status: str) -> None:
+    """Rank r sends each rank r + 1 rows; what rank 2 expects is given."""
+
+    def exchange(rank: int) -> Collective:
+        return collective("all_to_all_single", sends=(rank + 1,) * 4, receives=expected if rank == 2 else (1, 2, 3, 4))
+
+    assert collective_mismatch.judge(two_nodes(lambda rank: [exchange(rank)])).status == status
+
+
 def test_groups_are_judged_each_alone() -> None:
     pair = collective("all_reduce", 4, group=(0, 1), name="1")
     assert (
