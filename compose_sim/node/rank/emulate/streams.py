@@ -97,6 +97,13 @@ class CudaEvent:
         raise refuse("sharing a CUDA event between processes (CudaEvent.ipc_handle)")
 
 
+class ExternalStream(Stream):
+    """A queue that another library has made."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device, stream_id=stream_ptr, **kwargs)
+
+
 class StreamContext(cuda_module.device):
     """The context `with torch.cuda.stream(s):`, which makes the stream and its device the current ones."""
 
@@ -147,7 +154,7 @@ def stream_nothing() -> None:
     answers: dict[str, Any] = {
         "Stream": Stream,
         "Event": CudaEvent,
-        "ExternalStream": Stream,
+        "ExternalStream": ExternalStream,
         "StreamContext": StreamContext,
         "stream": StreamContext,
         "set_stream": set_stream,

@@ -243,10 +243,12 @@ def _where_the_first_is(function: Callable[..., Any]) -> Callable[..., Any]:
     run = paused(function)
 
     @functools.wraps(function)
-    def without_mode(parameters: Any, *arguments: Any, **options: Any) -> Any:
-        parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
-        result = run(parameters, *arguments, **options)
-        first = next(iter(tensors_in((parameters,))), None)
+    def without_mode(*arguments: Any, **options: Any) -> Any:
+        name = next((each for each in ("parameters", "tensors") if each in options), "")
+        given = options.pop(name) if name else arguments[0]
+        given = given if isinstance(given, torch.Tensor) else list(given)
+        result = run(given, *(arguments if name else arguments[1:]), **options)
+        first = next(iter(tensors_in((given,))), None)
         return result if first is None else put(result, first._composesim_device)
 
     return without_mode

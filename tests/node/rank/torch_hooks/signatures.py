@@ -36,10 +36,10 @@ MODULES = (
 Signature = list[tuple[str, str, bool]]  # the kind and name of each parameter, and whether it has a default
 
 
-def signature_of(function: Any) -> Signature | None:
-    """Return the parameters of a function itself, not of one that it wraps; None if it has no signature."""
+def signature_of(function: Any, *, itself: bool = False) -> Signature | None:
+    """Return the parameters of a function, or of what it wraps unless `itself`; None if it has no signature."""
     try:
-        found = inspect.signature(function, follow_wrapped=False)
+        found = inspect.signature(function, follow_wrapped=not itself)
     except (TypeError, ValueError):
         return None
     return [(each.kind.name, each.name, each.default is not each.empty) for each in found.parameters.values()]
@@ -55,8 +55,12 @@ def callables() -> Iterator[tuple[str, Any]]:
             yield f"{name}.{key}", value
             if inspect.isclass(value):
                 yield from (
-                    (f"{name}.{key}.{own}", each) for own, each in vars(value).items() if inspect.isfunction(each)
+                    (f"{name}.{key}.{own}", each) for own, each in vars(value).items() if _is_called_by_name(own, each)
                 )
+
+
+def _is_called_by_name(name: str, value: Any) -> bool:
+    return inspect.isfunction(value) and (name == "__init__" or not name.startswith("__"))
 
 
 def patched() -> dict[str, list[Signature | None]]:
@@ -71,7 +75,7 @@ def patched() -> dict[str, list[Signature | None]]:
         replace = wrap(owner, name)
 
         def replace_by(function: Any) -> Any:
-            given = signature_of(function)
+            given = signature_of(function, itself=True)
             found[f"{getattr(owner, '__name__', owner)}.{name}"] = [given and given[1:], signature_of(original)]
             return replace(function)
 
@@ -88,7 +92,7 @@ def patched() -> dict[str, list[Signature | None]]:
 def main() -> None:
     """Print one JSON object."""
     wrapped = patched() if "patched" in sys.argv else {}
-    public = {name: signature_of(value) for name, value in callables()}
+    public = {name: signature_of(value, itself="patched" in sys.argv) for name, value in callables()}
     print("SIGNATURES", json.dumps({"public": public, "wrapped": wrapped}))
 
 
