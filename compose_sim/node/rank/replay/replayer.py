@@ -192,13 +192,13 @@ class Replayer:
         parts = [self._load(file) for file in files]
         if any(len(part["before"]) != len(held) for part in parts):
             return []
-        wholes, found = [shards.copied(each) for each in held], []
+        wholes = [shards.copied(each) for each in held]
+        layouts: list[Layout] = []
         for _ in range(2):  # the parts of matrices tell how those are divided that begin as zeros
-            known = [each for each in found if each is not None]
-            found = [infer(whole, [part["before"][at] for part in parts], known) for at, whole in enumerate(wholes)]
-        if None in found:
+            found = [infer(each, [part["before"][at] for part in parts], layouts) for at, each in enumerate(wholes)]
+            layouts = [each for each in found if each is not None]
+        if len(layouts) < len(held):
             return []
-        layouts: list[Layout] = found
         for name, mine in (("gradients", ours), ("after", wholes)):
             recorded[name] = [
                 layout.joined([part[name][at] for part in parts], nearest_to=mine[at])
