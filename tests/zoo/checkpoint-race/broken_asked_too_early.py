@@ -21,6 +21,7 @@ if FILE.exists():
 torch.manual_seed(0)
 model = DistributedDataParallel(nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
 for _ in range(4):
     optimizer.zero_grad()
     model(torch.randn(8, 4) * size).square().mean().backward()
