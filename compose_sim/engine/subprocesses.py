@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOOK_S = 2.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
-_MAX_MEMORY_KIB = 8 << 20  # addresses, not memory in use: a Python takes few
+_MAX_MEMORY_BYTES = 8 << 30  # addresses, not memory in use: a Python takes few
 
 
 def output_of(argv: Sequence[str], *, stdin: bytes | None = None) -> str:
@@ -63,15 +63,28 @@ def try_output_of(
     return child.returncode, output
 
 
-def bounded_output_of(argv: Sequence[str], *, timeout_s: float, most_bytes: int) -> tuple[int, str]:
+def bounded_output_of(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    most_bytes: int,
+    most_memory_bytes: int | None = _MAX_MEMORY_BYTES,
+    folder: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
     """
     Return the exit status and the output of a program that a project may have replaced.
 
-    The program, and what it starts, is killed if it runs longer or prints more; its memory is limited too.
+    The program is killed if it runs longer or prints more, and what it has started is killed when it ends; its memory is limited too,
+    unless the program itself does that. It runs in `folder`, if given, with `variables` in addition to those of this process.
     """
-    limited = ["sh", "-c", f'ulimit -v {_MAX_MEMORY_KIB}; exec "$@"', "sh", *argv]
+    limited = (
+        ["sh", "-c", f'ulimit -v {most_memory_bytes >> 10}; exec "$@"', "sh", *argv] if most_memory_bytes else argv
+    )
     with _start(  # it must end with us: an interrupt may come before we can kill it
         limited,
+        cwd=folder,
+        env={**os.environ, **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -83,12 +96,10 @@ def bounded_output_of(argv: Sequence[str], *, timeout_s: float, most_bytes: int)
         timer.start()
         try:
             output = child.stdout.read(most_bytes)
-            if len(output) == most_bytes:
-                _kill_group(child)
-        except BaseException:
-            _kill_group(child)
-            raise
+            if len(output) < most_bytes:
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it keeps its group until it is reaped
         finally:
+            _kill_group(child)
             timer.cancel()
     return child.returncode, output.decode("utf-8", "replace")
 

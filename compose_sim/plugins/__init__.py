@@ -8,7 +8,8 @@ Another distribution registers the first five groups in its metadata, as `[proje
 
 Groups: `composesim.commands` (a Click command; its line in `--help` is in SUMMARIES, and follows the verb in AFTER),
 `composesim.recipes`, `composesim.services` (a Service), `composesim.checks` (a ScriptCheck), `composesim.faults` (a FaultKind), and
-only in this folder those that `core/request/job_files.py` describes, `composesim.roles` and `composesim.observers` (modules of
+only in this folder those that `core/request/job_files.py` describes, `composesim.plans` (a view of `plan` with options of its own,
+see `cli/commands/cmd_plan.py`), `composesim.roles` and `composesim.observers` (modules of
 `node/`, which run inside nodes, see `node/shared/plug_ins.py`), `composesim.timelines` (recipe -> what reads the timeline of its
 framework), `composesim.engines` (a class; SUMMARIES says how it runs nodes, and PROGRAMS names the program that this machine needs),
 and for such an engine `composesim.clusters` (see `find_cluster` in `core/plan/defaults.py`) and `composesim.options` (a model with

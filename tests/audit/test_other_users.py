@@ -18,7 +18,7 @@ import pytest
 from compose_sim.engine.host import run_names
 from compose_sim.engine.host.run_names import claimed_name
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.node.planning import memory_estimate
+from compose_sim.node.planning import fake_run
 from compose_sim.view.server import ViewServer
 from tests.audit.strangers import USER, answer_of, as_stranger, ports_of
 from tests.cli.conftest import COMMAND, UP, Project
@@ -176,7 +176,7 @@ def test_a_user_without_a_home_can_start_a_run() -> None:
 def test_the_estimate_of_a_user_without_a_home_writes_no_files() -> None:
     def write() -> str:
         os.environ.pop("HOME", None)
-        memory_estimate._write_no_file(SimpleNamespace())
+        fake_run.write_no_file(SimpleNamespace())
         Path("/written").write_text("")
         return "written"
 

@@ -19,20 +19,34 @@ from compose_sim.core.plan.limits import memory_lines, memory_of_nodes
 from compose_sim.core.plan.model import FIRST_NODE, Plan, PlannedNode
 from compose_sim.core.text import format_bytes
 from compose_sim.engine.host.memory_estimate import estimate_memory
+from compose_sim.plugins.registry import built_in
 
 if TYPE_CHECKING:
     from compose_sim.core.request.job_files import JobFile
 
 _LONGEST_KEY = 48
+# Of plug-ins: `options`, `is_wanted(**values)`, and `show(request, as_json=…, **values)`, which returns the exit code.
+_VIEWS = [feature.load() for feature in built_in("composesim.plans").values()]
 
 
+def _with_options_of_views(command: click.Command) -> click.Command:
+    at = len(command.params) - 1  # before --json
+    command.params[at:at] = [option for view in _VIEWS for option in view.options]
+    return command
+
+
+@_with_options_of_views
 @click.command("plan", cls=ClusterCommand)
 @cluster_options
 @click.option("--peak-memory", is_flag=True, help="Estimate the peak memory of a rank: runs two steps without data.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 def command(file: Path | None, program: tuple[str, ...], peak_memory: bool, as_json: bool, **flags: Any) -> None:
     """Show the nodes, ranks and choices of `up` with the same arguments."""
+    given = [(view, {option.name: flags.pop(option.name) for option in view.options}) for view in _VIEWS]
     request = request_from_flags(file=file, program=program, **flags)
+    for view, values in given:
+        if view.is_wanted(**values):
+            sys.exit(view.show(request, as_json=as_json, **values))
     session = Session(request)
     plan = session.plan
     rank = estimate_memory(plan, program_of(request)) if peak_memory else None

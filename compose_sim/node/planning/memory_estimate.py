@@ -13,15 +13,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import runpy
 import signal
 import sys
-import tempfile
-import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable
+
+from .fake_run import place, plain_numbers, read_data_for_real, resident_bytes, write_no_file
 
 MARK = "composesim-memory-estimate "
 _STEPS = 2  # the first one allocates the state of the optimizer, so the second has the highest peak
@@ -46,8 +45,8 @@ def main(arguments: list[str]) -> int:
     except SystemExit as leave:
         result["problem"] = f"the script exited with status {leave.code} before its second optimizer step"
     except BaseException as error:  # noqa: BLE001 - what the script raises is the answer
-        text = str(error).strip().splitlines() or [""]
-        result["problem"] = f"{type(error).__name__}: {text[0]}{_place(error, arguments)}"
+        text, at = str(error).strip().splitlines() or [""], place(error)
+        result["problem"] = f"{type(error).__name__}: {text[0]}{f' ({at})' if at else ''}"
     if "problem" in result and "buckets" not in result and not for_real:
         program = str(Path(__file__).parent.parent / "__main__.py")
         os.execv(sys.executable, [sys.executable, program, "memory-estimate", _FOR_REAL, *arguments])
@@ -63,22 +62,22 @@ def _give_up(*_: object) -> None:
 def _estimate(arguments: list[str], result: dict[str, Any], for_real: bool) -> None:
     import torch
 
-    interpreter = _resident_bytes()
+    interpreter = resident_bytes()
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     _fake_process_group(torch)
-    _write_no_file(torch)
-    _read_data_for_real(torch)
-    before, tracker = _resident_bytes(), MemTracker()
+    write_no_file(torch)
+    read_data_for_real(torch)
+    before, tracker = resident_bytes(), MemTracker()
     models: list[Any] = []
 
     def stepped(*_: object) -> None:
         if models:
             result["steps"] = result.get("steps", 0) + 1
         if result.get("steps") == _STEPS:
-            result["process"] = interpreter + max(0, _resident_bytes() - before)
+            result["process"] = interpreter + max(0, resident_bytes() - before)
             peaks = tracker.get_tracker_snapshot("peak").values()
             result["peak"] = {}
             for peak in peaks:
@@ -92,7 +91,7 @@ def _estimate(arguments: list[str], result: dict[str, Any], for_real: bool) -> N
 
         def enter() -> None:
             modes.enter_context(mode)
-            modes.enter_context(_plain_numbers(torch))
+            modes.enter_context(plain_numbers(torch))
 
         def given_to_ddp(model: Any) -> None:
             if for_real:
@@ -116,21 +115,6 @@ def _estimate(arguments: list[str], result: dict[str, Any], for_real: bool) -> N
         _run(arguments)
 
 
-def _write_no_file(torch: Any) -> None:
-    """Let the script save nothing: a checkpoint of fake tensors must not replace a real one."""
-    cache = os.path.expanduser("~/.cache")  # noqa: PTH111 - Path raises an error if there is no home
-    folders = tuple(os.path.realpath(each) for each in (tempfile.gettempdir(), "/dev", "/proc", cache))
-
-    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(arguments[0], str) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            path = os.path.realpath(arguments[0])
-            if not path.startswith(tuple(f"{folder}{os.sep}" for folder in folders)) and "__pycache__" not in path:
-                raise PermissionError(f"an estimate writes no files: '{arguments[0]}'")
-
-    torch.save = lambda *_, **__: None
-    sys.addaudithook(refuse)
-
-
 def _run(arguments: list[str]) -> None:
     name, rest = (arguments[1], arguments[2:]) if arguments[0] == "-m" else (arguments[0], arguments[1:])
     sys.argv = [name, *rest]
@@ -141,10 +125,6 @@ def _run(arguments: list[str]) -> None:
         else:
             sys.path[0] = str(Path(name).resolve().parent)
             runpy.run_path(name, run_name="__main__")
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def _fake_process_group(torch: Any) -> None:
@@ -160,23 +140,6 @@ def _fake_process_group(torch: Any) -> None:
 
     dist.init_process_group = init_process_group
     dist.distributed_c10d.init_process_group = init_process_group
-
-
-def _read_data_for_real(torch: Any) -> None:
-    """Let samplers and data sets work with data: only the batches matter, and their shapes."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    loading: Any = import_module("torch.utils.data.dataloader")
-
-    def for_real(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            with unset_fake_temporarily():
-                return method(*arguments, **options)
-
-        return call
-
-    loading._BaseDataLoaderIter.__next__ = for_real(loading._BaseDataLoaderIter.__next__)
-    loading.DataLoader.__iter__ = for_real(loading.DataLoader.__iter__)
 
 
 def _make_fake(model: Any, mode: Any) -> None:
@@ -215,32 +178,3 @@ def _replace_ddp(torch: Any, given: Callable[[Any], None], begin: Callable[[Any,
 
     import_module("torch.nn.parallel").__dict__["DistributedDataParallel"] = BareModule
     distributed.DistributedDataParallel = BareModule
-
-
-def _plain_numbers(torch: Any) -> Any:
-    """Return a mode in which `loss.item()` is 1: a fake tensor has no value, and the memory does not depend on it."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class PlainNumbers(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is torch.ops.aten._local_scalar_dense.default:
-                kind = args[0].dtype
-                return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
-            if func is torch.ops.aten.equal.default:
-                return True
-            return func(*args, **(kwargs or {}))
-
-    made: Any = PlainNumbers
-    return made()
-
-
-def _place(error: BaseException, arguments: list[str]) -> str:
-    """Return the last line of the user's own code that an error came through."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "/site-packages/" not in frame.filename and not frame.filename.startswith(("<", sys.base_prefix))
-    ]
-    ours = str(Path(__file__).parent)
-    own = [frame for frame in frames if not frame.filename.startswith(ours)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

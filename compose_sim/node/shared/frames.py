@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 OUR_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
+_PLUG_INS = str(Path(__file__).resolve().parents[2] / "plugins") + os.sep  # their templates are scripts of the user
 _NOT_THE_USERS = (
     OUR_FOLDER,
     *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -20,13 +21,15 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")  # of other installations
 
 def is_ours(file: str) -> bool:
     """Return whether a file is part of composesim."""
-    return file.startswith(OUR_FOLDER)
+    return file.startswith(OUR_FOLDER) or (
+        file.startswith(_PLUG_INS) and file[len(_PLUG_INS) :].split(os.sep)[1:2] == ["node"]
+    )
 
 
 @functools.lru_cache(maxsize=4096)  # called for every frame of the stack, a few times per step
 def is_user_code(file: str) -> bool:
     """Return whether a file is the user's code, and not part of Python, a library or composesim."""
-    return not (file.startswith(_NOT_THE_USERS) or any(part in file for part in _LIBRARIES))
+    return not (file.startswith(_NOT_THE_USERS) or is_ours(file) or any(part in file for part in _LIBRARIES))
 
 
 def message_of(error: BaseException) -> str:

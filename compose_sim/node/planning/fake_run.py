@@ -1,0 +1,78 @@
+"""Prepare a process for a script whose tensors are fake, with shapes and without data: no files, real batches, numbers for values."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Callable
+
+from ..shared.frames import is_user_code
+
+
+def write_no_file(torch: Any) -> None:
+    """Let the script save nothing: a checkpoint of fake tensors must not replace a real one."""
+    cache = os.path.expanduser("~/.cache")  # noqa: PTH111 - Path raises an error if there is no home
+    folders = tuple(os.path.realpath(each) for each in (tempfile.gettempdir(), "/dev", "/proc", cache))
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            path = os.path.realpath(arguments[0])
+            if not path.startswith(tuple(f"{folder}{os.sep}" for folder in folders)) and "__pycache__" not in path:
+                raise PermissionError(f"an estimate writes no files: '{arguments[0]}'")
+
+    torch.save = lambda *_, **__: None
+    sys.addaudithook(refuse)
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that is in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def read_data_for_real(torch: Any) -> None:
+    """Let samplers and data sets work with data: only the batches matter, and their shapes."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    loading: Any = import_module("torch.utils.data.dataloader")
+
+    def for_real(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with unset_fake_temporarily():
+                return method(*arguments, **options)
+
+        return call
+
+    loading._BaseDataLoaderIter.__next__ = for_real(loading._BaseDataLoaderIter.__next__)
+    loading.DataLoader.__iter__ = for_real(loading.DataLoader.__iter__)
+
+
+def plain_numbers(torch: Any, asked: Callable[[], None] = lambda: None) -> Any:
+    """Return a mode in which `loss.item()` is 1, after calling `asked`: a fake tensor has no value."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class PlainNumbers(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not args or not isinstance(args[0], FakeTensor):
+                return func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._local_scalar_dense.default:
+                asked()
+                kind = args[0].dtype
+                return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+            if func is torch.ops.aten.equal.default:
+                return True
+            return func(*args, **(kwargs or {}))
+
+    made: Any = PlainNumbers
+    return made()
+
+
+def place(error: BaseException) -> str:
+    """Return the last line of the user's own code that an error came through, as `file:line`; "" if there is none."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_user_code(frame.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

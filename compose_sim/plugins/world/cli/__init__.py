@@ -1,0 +1,1 @@
+"""Show a large world on the command line."""

@@ -1,0 +1,1 @@
+"""Decide what a large world would look like, from what some of its ranks did."""

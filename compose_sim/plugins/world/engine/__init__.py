@@ -1,0 +1,1 @@
+"""Start the process that runs the ranks, and read what it found."""

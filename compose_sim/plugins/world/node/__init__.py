@@ -1,0 +1,1 @@
+"""Run a script as ranks of a large world, inside a node."""
