@@ -6,12 +6,9 @@ import os
 import resource
 import sys
 import tempfile
-import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable
-
-from ..shared.frames import is_user_code
 
 
 def write_no_file(torch: Any) -> None:
@@ -72,7 +69,27 @@ def plain_numbers(torch: Any, asked: Callable[[], None] = lambda: None) -> Any:
     return made()
 
 
-def place(error: BaseException) -> str:
-    """Return the last line of the user's own code that an error came through, as `file:line`; "" if there is none."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_user_code(frame.filename)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+def convert_in_place(torch: Any) -> None:
+    """Let `module.to(…)` keep its parameters: torch would swap fake ones for others, and refuses, as its own memo refers to them."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    module = torch.nn.Module
+    original = module._apply
+
+    def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
+        own = [each for each in self._parameters.values() if each is not None]
+        if not any(isinstance(each, FakeTensor) for each in own):
+            return original(self, fn, recurse)
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        with torch.no_grad():
+            for parameter in own:
+                parameter.data = fn(parameter)
+                if parameter.grad is not None:
+                    parameter.grad = fn(parameter.grad)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    module._apply = _apply

@@ -16,11 +16,12 @@ import os
 import runpy
 import signal
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable
 
-from .fake_run import place, plain_numbers, read_data_for_real, resident_bytes, write_no_file
+from .fake_run import plain_numbers, read_data_for_real, resident_bytes, write_no_file
 
 MARK = "composesim-memory-estimate "
 _STEPS = 2  # the first one allocates the state of the optimizer, so the second has the highest peak
@@ -45,8 +46,8 @@ def main(arguments: list[str]) -> int:
     except SystemExit as leave:
         result["problem"] = f"the script exited with status {leave.code} before its second optimizer step"
     except BaseException as error:  # noqa: BLE001 - what the script raises is the answer
-        text, at = str(error).strip().splitlines() or [""], place(error)
-        result["problem"] = f"{type(error).__name__}: {text[0]}{f' ({at})' if at else ''}"
+        text = str(error).strip().splitlines() or [""]
+        result["problem"] = f"{type(error).__name__}: {text[0]}{_place(error)}"
     if "problem" in result and "buckets" not in result and not for_real:
         program = str(Path(__file__).parent.parent / "__main__.py")
         os.execv(sys.executable, [sys.executable, program, "memory-estimate", _FOR_REAL, *arguments])
@@ -178,3 +179,15 @@ def _replace_ddp(torch: Any, given: Callable[[Any], None], begin: Callable[[Any,
 
     import_module("torch.nn.parallel").__dict__["DistributedDataParallel"] = BareModule
     distributed.DistributedDataParallel = BareModule
+
+
+def _place(error: BaseException) -> str:
+    """Return the last line of the user's own code that an error came through."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/site-packages/" not in frame.filename and not frame.filename.startswith(("<", sys.base_prefix))
+    ]
+    ours = str(Path(__file__).parent)
+    own = [frame for frame in frames if not frame.filename.startswith(ours)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

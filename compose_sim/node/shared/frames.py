@@ -22,7 +22,7 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")  # of other installations
 def is_ours(file: str) -> bool:
     """Return whether a file is part of composesim."""
     return file.startswith(OUR_FOLDER) or (
-        file.startswith(_PLUG_INS) and file[len(_PLUG_INS) :].split(os.sep)[1:2] == ["node"]
+        file.startswith(_PLUG_INS) and file[len(_PLUG_INS) :].partition("/")[2].startswith("node/")
     )
 
 

@@ -49,7 +49,7 @@ class WorldView:
             say(f"Running {len(chosen)} of {world:,} ranks, without data …")
         memory = session.host.memory_bytes
         found = run_ranks(
-            session.plan, program_of(request), world=world, per_node=per_node, ranks=chosen, most_bytes=memory // 2
+            session.plan, program_of(request), world=world, per_node=per_node, ranks=chosen, most_bytes=memory // 4
         )
         if as_json:
             print_json({"schema_version": 1, "works": found.works, **_plain(to_json(found))})

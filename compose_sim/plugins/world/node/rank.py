@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from ....node.planning import fake_run
 from ....node.rank.context import place
 from ....node.rank.script_runner import UserProgram
 from ....node.shared.frames import describe, is_ours, is_user_code
-from . import fake_group, shares
+from . import fake_group, overlay, shares
 from .peak_memory import PeakMemory
 from .processes import Branches, set_environment
 from .traffic import Amount, Key, Traffic
@@ -100,6 +101,8 @@ def run(job: Job) -> NoReturn:
     recorder = _Recorder(job)
     fake_group.install(recorder.traffic, only_samples=job.branches is not None)
     fake_run.write_no_file(torch)
+    overlay.install(job.output.parent / f"files-{job.rank}")
+    fake_run.convert_in_place(torch)
     fake_run.read_data_for_real(torch)
     _follow_loaders(recorder)
     register_optimizer_step_post_hook(recorder.step)
@@ -118,10 +121,10 @@ def run(job: Job) -> NoReturn:
         recorder.finish("ended", per_step=_rows(recorder.traffic.counts))
     except SystemExit as leave:
         if leave.code not in (None, 0):
-            recorder.finish("raised", error=f"SystemExit: {leave.code}", at=_short(fake_run.place(leave)))
+            recorder.finish("raised", error=f"SystemExit: {leave.code}", at=_short(_place_of(leave)))
         recorder.finish("ended", per_step=_rows(recorder.traffic.counts))
     except BaseException as error:  # noqa: BLE001 - what the script raises is the answer
-        recorder.finish("raised", error=describe(error), at=_short(fake_run.place(error)))
+        recorder.finish("raised", error=describe(error), at=_short(_place_of(error)))
 
 
 def _noting(values: dict[str, None]) -> Callable[[], None]:
@@ -137,6 +140,12 @@ def _noting(values: dict[str, None]) -> Callable[[], None]:
             values[_short(f"{frame.f_code.co_filename}:{frame.f_lineno}")] = None
 
     return note
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the last line of the script that an error came through."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_user_code(frame.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 def _short(place: str) -> str:
