@@ -30,6 +30,7 @@ _RANK_PROCESSES = {"command": 1}  # a program that may start no thread; one with
 _TORCH_PROCESSES = 5
 _NODE_PROCESSES = {"docker": 20, "local": 2}  # Docker runs a program for each container
 _MAX_RESERVED_BYTES = 1 << 30
+LAZY_GLOO = "TORCH_GLOO_LAZY_INIT"  # torch 2.13 has no other name for it
 
 
 def room_for_ranks(free_bytes: int) -> int:
@@ -61,8 +62,9 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
     found = _shortages(ranks, host, engine=engine, launcher=launcher)
     if engine == "docker" and spec.recipe == "ddp" and backend == "gloo" and launcher != "env":
         found += _too_many_neighbors(len(ranks), host)
+    lazy = (_lazy_choice(len(ranks), host),) if connects_lazily(spec, host, engine=engine, backend=backend) else ()
     if not found:
-        return _warnings(spec, host, ranks)
+        return (*lazy, *_warnings(spec, host, ranks))
     worst = min(found, key=lambda shortage: shortage.nodes)
     cluster = f"{format_count(len(ranks), 'node')} with {format_count(sum(ranks), 'rank')}"
     problem = f"{cluster} need at least {worst.needs}; this machine has {worst.has}"
@@ -131,22 +133,40 @@ def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> l
     return found
 
 
-def _too_many_neighbors(nodes: int, host: Host) -> list[_Shortage]:
+def connects_lazily(spec: ClusterSpec, host: Host, *, engine: str, backend: str) -> bool:
     """
-    Return a shortage if the kernel cannot keep the hardware addresses of all nodes for all nodes.
+    Return whether gloo should connect two ranks only when they first need it.
 
-    gloo connects each rank to every other. All network namespaces share one table of neighbors, and its size cannot be set for one of
-    them. When it is full, connections fail with "No route to host" (Linux 6.18: 2 of 2 runs of 64 nodes).
+    By default, it connects each rank to every other. All network namespaces share the kernel's table of neighbors, and its size cannot
+    be set for one of them. When it is full, connections fail with "No route to host" (Linux 6.18: 2 of 2 runs of 64 nodes).
     """
+    nodes, most = spec.initial_node_count, host.most_neighbors
+    return engine == "docker" and backend == "gloo" and most is not None and nodes * nodes > most
+
+
+def _lazy_choice(nodes: int, host: Host) -> Choice:
+    why = (
+        f"{nodes} nodes that all connect to one another need {nodes * nodes:,} entries in the kernel's table of neighbors, "
+        f"which has {host.most_neighbors:,}: two ranks connect when they first need it ({LAZY_GLOO}=1)"
+    )
+    return Choice(what="gloo", value="connects lazily", why=why)
+
+
+def _too_many_neighbors(nodes: int, host: Host) -> list[_Shortage]:
+    """Return a shortage if the kernel cannot keep the hardware addresses of the nodes that collectives connect."""
     most = host.most_neighbors
-    if most is None or nodes * nodes <= most:
+    if most is None or _lazy_neighbors(nodes) <= most or nodes * nodes <= most:
         return []
     room = 1 << (nodes * nodes).bit_length()
     fix = f"sudo sysctl -w net.ipv4.neigh.default.gc_thresh2={room // 2} net.ipv4.neigh.default.gc_thresh3={room}"
-    needs = (
-        f"{nodes * nodes:,} entries in the kernel's table of neighbors, since gloo connects each rank to every other"
-    )
-    return [_Shortage(needs=needs, has=f"room for {most:,}", nodes=isqrt(most), fix=fix)]
+    needs = f"{_lazy_neighbors(nodes):,} entries in the kernel's table of neighbors for gloo's collectives"
+    fitting = max((each for each in range(1, nodes) if _lazy_neighbors(each) <= most), default=0)
+    return [_Shortage(needs=needs, has=f"room for {most:,}", nodes=max(fitting, isqrt(most)), fix=fix)]
+
+
+def _lazy_neighbors(nodes: int) -> int:
+    """Return how many entries lazy connections take: of the master, the gateway, and both sides of a barrier's log2(n) steps."""
+    return nodes * (2 + 2 * (nodes - 1).bit_length())
 
 
 def _fitting(needs: Iterable[int], free: int) -> int:

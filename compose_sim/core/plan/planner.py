@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.capacity import check_capacity, default_memory_bytes
+from compose_sim.core.plan.capacity import LAZY_GLOO, check_capacity, connects_lazily, default_memory_bytes
 from compose_sim.core.plan.defaults import (
     check_driven,
     choose_backend,
@@ -65,6 +65,7 @@ class _Runtime:
     mapped: tuple[str, ...] = ()  # see Plan
     backend: Choice
     scarce: tuple[Choice, ...] = ()  # resources of this machine
+    lazy: bool = False  # whether gloo connects ranks only when they need it
     job: Choice | None = None  # options of the job, on a cluster
 
     @property
@@ -191,6 +192,7 @@ def _choose_runtime(
         mapped=mapped,
         backend=backend,
         scarce=() if portable else check_capacity(spec, host, **needs),
+        lazy=not portable and connects_lazily(spec, host, engine=engine.value, backend=backend.value),
     )
 
 
@@ -255,6 +257,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         environment={
             **common_environment(layout, host, run=run, image=runtime.image.value),
             **(gpu_plan.environment if gpu_plan else {}),
+            **({LAZY_GLOO: "1"} if runtime.lazy else {}),
             **recipe.environment(layout),
         },
         mounts=(*runtime.mounts, *driver_mounts(gpu_plan)),

@@ -36,7 +36,7 @@ def capacity(host: Host | None = None, **spec: Any) -> dict[str, str]:
         ({}, {"nodes": 300, "engine": "local", "launcher": "env"}),
         ({"free_process_ids": 100}, {"nodes": 20}),
         ({"free_disk_bytes": 9 << 20}, {"nodes": 20}),
-        ({"most_neighbors": 1024}, {"nodes": 40}),
+        ({"most_neighbors": 1024}, {"nodes": 128}),
         ({"free_memory_bytes": GIB}, {"nodes": [{"nproc_per_node": 4}, {"nproc_per_node": 64}]}),
     ],
 )
@@ -57,16 +57,28 @@ def test_what_cannot_run_is_refused_and_the_largest_number_that_is_named_runs(
         a_plan(host, **{**spec, "nodes": wider})
 
 
-def test_a_full_table_of_neighbors_is_refused_where_ranks_meet_each_other_with_the_command_that_enlarges_it() -> None:
+def test_ranks_connect_lazily_where_the_table_of_neighbors_is_too_small_for_all_pairs() -> None:
+    small = a_machine(most_neighbors=1024)
+
+    lazy, eager = a_plan(small, nodes=64), a_plan(small, nodes=32)
+
+    assert lazy.environment["TORCH_GLOO_LAZY_INIT"] == "1"
+    assert "gloo" in {choice.what for choice in lazy.choices}
+    assert "gloo" not in {choice.what for choice in eager.choices}
+    for plan in (eager, a_plan(a_machine(most_neighbors=8192), nodes=64), a_plan(small, nodes=64, engine="local")):
+        assert "TORCH_GLOO_LAZY_INIT" not in plan.environment
+
+
+def test_a_table_of_neighbors_that_is_too_small_for_collectives_is_refused_with_the_command_that_enlarges_it() -> None:
     small = a_machine(most_neighbors=1024)
 
     with pytest.raises(SpecError) as caught:
-        a_plan(small, nodes=64)
+        a_plan(small, nodes=128)
 
-    assert "gc_thresh3=8192" in caught.value.hint
-    assert a_plan(a_machine(most_neighbors=8192), nodes=64)
-    assert a_plan(small, nodes=64, launcher="env")  # ranks do not meet through gloo before the script asks for it
-    assert a_plan(small, nodes=64, engine="local")
+    assert "gc_thresh3=32768" in caught.value.hint
+    assert "--nodes 64 " in caught.value.hint
+    assert a_plan(small, nodes=128, launcher="env")  # ranks do not meet through gloo before the script asks for it
+    assert a_plan(small, nodes=128, force=True).environment["TORCH_GLOO_LAZY_INIT"] == "1"
 
 
 def test_force_starts_them_nevertheless() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from importlib import import_module
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-import torch.nn.parallel.distributed as ddp
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from .traffic import Traffic
 
+ddp: Any = import_module("torch.nn.parallel.distributed")
+reducers: Any = import_module("torch.distributed").Reducer
 _BACKEND = "fake"
 _OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "from_group", "get_coordinate", "get_local_rank")
 
@@ -97,7 +99,7 @@ def _keep_objects(*_: Any, **__: Any) -> None:
 
 def _let_ddp_take_fake_tensors(traffic: Traffic) -> None:
     """Give the reducer real tensors where its C++ code reads values; of gradients it reads none."""
-    verify, rebuild = ddp._verify_param_shape_across_processes, dist.Reducer._rebuild_buckets
+    verify, rebuild = ddp._verify_param_shape_across_processes, reducers._rebuild_buckets
 
     def _verify_param_shape_across_processes(*arguments: Any) -> Any:
         with unset_fake_temporarily():
@@ -108,7 +110,7 @@ def _let_ddp_take_fake_tensors(traffic: Traffic) -> None:
             return bool(rebuild(reducer))
 
     ddp._verify_param_shape_across_processes = _verify_param_shape_across_processes
-    dist.Reducer._rebuild_buckets = _rebuild_buckets
+    reducers._rebuild_buckets = _rebuild_buckets
 
 
 def _hold_module(wrapper: Any, module: Any, *_: Any, **__: Any) -> None:

@@ -20,8 +20,8 @@ def install(folder: Path) -> None:
 
     def open_beside(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
         if isinstance(file, (str, os.PathLike)):
-            path = os.path.realpath(os.fspath(file))
-            if isinstance(path, str) and not path.startswith((f"{temporary}{os.sep}", "/dev/", "/proc/")):
+            path = os.path.realpath(os.fsdecode(file))
+            if not path.startswith((f"{temporary}{os.sep}", "/dev/", "/proc/")):
                 beside = folder / path.lstrip(os.sep)
                 if _WRITES & set(mode) and Path(path).parent.is_dir() and not beside.exists():
                     beside.parent.mkdir(parents=True, exist_ok=True)
@@ -31,5 +31,5 @@ def install(folder: Path) -> None:
                     file = beside
         return opened(file, mode, *arguments, **options)
 
-    builtins.open = open_beside  # type: ignore[assignment]
-    io.open = open_beside  # type: ignore[assignment]
+    builtins.open = open_beside
+    io.open = open_beside

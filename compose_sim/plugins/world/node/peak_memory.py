@@ -14,11 +14,12 @@ class PeakMemory(TorchDispatchMode):
     """A mode that follows the storages of all tensors that are made while it is active. `peak` is in bytes."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.current = self.peak = 0
         self._sizes: dict[int, int] = {}  # by id of the storage
         self._references: dict[int, Any] = {}
-        resize = torch.UntypedStorage.resize_
+        storages: Any = torch.UntypedStorage
+        resize = storages.resize_
 
         def resize_(storage: Any, size: int) -> Any:
             resized = resize(storage, size)
@@ -26,7 +27,7 @@ class PeakMemory(TorchDispatchMode):
                 self._set(id(storage), int(size))
             return resized
 
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]  # FSDP frees and restores storages with it
+        storages.resize_ = resize_  # FSDP frees and restores storages with it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind.__name__ == "DTensor" for kind in types):

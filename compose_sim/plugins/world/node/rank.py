@@ -167,8 +167,8 @@ def _own_groups() -> dict[str, list[int]]:
     """Return the ranks of each group that this rank is in, by name."""
     if not dist.is_initialized():
         return {}
-    world = dist.distributed_c10d._world
-    own = [group for group in world.pg_map if isinstance(group, dist.ProcessGroup)]
+    world: Any = dist.distributed_c10d._world
+    own = [*world.pg_map]
     return {group.group_name: dist.get_process_group_ranks(group) for group in own}
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+_c10d: Any = import_module("torch.distributed.distributed_c10d")
+_backend: Any = import_module("torch._C._distributed_c10d")
 # Operator -> the collective, and the arguments with the tensors that this rank gives and gets.
 _C10D = {
     "allreduce_": ("all_reduce", 0, 0),
@@ -70,7 +72,7 @@ class Traffic(TorchDispatchMode):
     """A mode that counts collectives. Without fake tensors, torch's fake group still fills their results."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: dict[Key, Amount] = {}
         self.once: dict[Key, Amount] = {}
         self.groups: dict[str, tuple[int, ...]] = {}  # the ranks of each group that was used
@@ -130,7 +132,7 @@ class Traffic(TorchDispatchMode):
         done: Any = torch.futures.Future()
         done.set_result([each for each in tree_leaves(args[0]) if isinstance(each, torch.Tensor)])
         # The work of torch's own fake group has no result, with which DDP's reducer fails.
-        work = _create_work_from_future(done).boxed()
+        work = _backend._create_work_from_future(done).boxed()
         return work if returns == 1 else (args[0], work)
 
     def _count(self, kind: str, group: Any, given: int, received: int) -> None:
@@ -151,7 +153,7 @@ def _argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
 
 def _group_of(value: Any) -> Any:
     if isinstance(value, str):
-        return dist.distributed_c10d._resolve_process_group(value)
+        return _c10d._resolve_process_group(value)
     return value if isinstance(value, dist.ProcessGroup) else dist.ProcessGroup.unbox(value)
 
 
