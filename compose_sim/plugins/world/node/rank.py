@@ -35,7 +35,7 @@ _IN_DISPATCH = re.compile(r"/torch/(_ops|_compile|_dynamo/.*|utils/.*|_subclasse
 
 
 @dataclass
-class Job:
+class RankJob:
     """One process to run: a rank up to its second step, or each rank up to its first batch."""
 
     rank: int
@@ -52,7 +52,7 @@ class Job:
 class _Recorder:
     """What a rank has done so far."""
 
-    job: Job
+    job: RankJob
     traffic: Traffic = field(default_factory=Traffic)
     memory: PeakMemory = field(default_factory=PeakMemory)
     steps: dict[int, int] = field(default_factory=dict)  # by id of the optimizer
@@ -95,7 +95,7 @@ class _Recorder:
         os._exit(0)
 
 
-def run(job: Job) -> NoReturn:
+def run(job: RankJob) -> NoReturn:
     """Run a job in this process, which was forked for it."""
     set_environment(job.rank, world=job.world, per_node=job.per_node)
     recorder = _Recorder(job)
@@ -239,7 +239,7 @@ def _note_loader(recorder: _Recorder, loader: Any) -> None:
         note.update(json.loads(output.read_bytes()))
 
 
-def _draw(job: Job, loader: Any, output: Path) -> NoReturn:
+def _draw(job: RankJob, loader: Any, output: Path) -> NoReturn:
     """Iterate the samplers of a loader in a process of its own, and write what they draw."""
     result: dict[str, Any] = {}
     try:

@@ -28,7 +28,7 @@ from ....node.shared import process
 from ....node.shared.regular_files import read_regular
 from . import shares
 from .processes import Branches, Limit, await_process, fork
-from .rank import Job
+from .rank import RankJob
 from .rank import run as run_job
 
 _MOST_RESULT = 64 << 20  # bytes
@@ -81,13 +81,13 @@ def _run_rank(settings: Settings, program: UserProgram, rank: int, deadline: flo
     return found
 
 
-def _job(settings: Settings, program: UserProgram, rank: int, **more: Any) -> Job:
+def _job(settings: Settings, program: UserProgram, rank: int, **more: Any) -> RankJob:
     kind = "fake" if more.get("fake", True) else "real"
     output = Path(settings.folder) / f"{kind}-{rank}.json"
-    return Job(rank=rank, world=settings.world, per_node=settings.per_node, program=program, output=output, **more)
+    return RankJob(rank=rank, world=settings.world, per_node=settings.per_node, program=program, output=output, **more)
 
 
-def _outcome(job: Job, deadline: float, most_bytes: int) -> dict[str, Any]:
+def _outcome(job: RankJob, deadline: float, most_bytes: int) -> dict[str, Any]:
     """Return what a rank wrote about itself, or why it could not."""
     nothing: dict[str, Any] = {"rank": job.rank, "fake": job.fake}
     try:
@@ -101,7 +101,7 @@ def _outcome(job: Job, deadline: float, most_bytes: int) -> dict[str, Any]:
     return found
 
 
-def _run(job: Job) -> None:
+def _run(job: RankJob) -> None:
     try:
         run_job(job)
     except BaseException:  # noqa: BLE001 - of ours: the script's are in the result
