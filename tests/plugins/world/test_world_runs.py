@@ -97,7 +97,6 @@ while True:  # for hours
 
 
 def test_1024_ranks_have_their_samples_and_groups(project: Project) -> None:
-    """How long that takes is in bench; here only the numbers matter."""
     shutil.copy(SCRIPTS / "fsdp_tp.py", project.folder)
     script = (SCRIPTS / "fsdp_tp.py").read_text().replace("randn(64, 64)", "randn(5000, 64)")
     project.write("fsdp_tp.py", script)
@@ -154,4 +153,29 @@ while True:
 
     assert (rank["fake"], rank["outcome"]) == (False, "stepped")
     assert "train.py:5" in rank["why_real"]
+    assert [(each["kind"], each["given"]) for each in rank["per_step"]] == [("all_reduce", 80)]
+
+
+def test_ranks_on_emulated_gpus_have_a_device_each(project: Project) -> None:
+    script = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device), device_ids=[device])
+scaler = torch.amp.GradScaler("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    loss = model(torch.randn(2, 4, device=device)).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    project.write("train.py", script)
+    options = ("--engine", "local", "--gpus", "emulated", "--world", "64", "--ranks", "63", "--json")
+
+    done = project.run("plan", *options, "train.py")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (rank,) = json.loads(done.stdout)["ranks"]
     assert [(each["kind"], each["given"]) for each in rank["per_step"]] == [("all_reduce", 80)]

@@ -15,6 +15,7 @@ from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.world.core.world import PlannedWorld, planned_world
 
 _PATIENCE_S, _SAMPLER_S = 300, 120
+_EMULATED = "COMPOSESIM_EMULATED_GPUS"  # per node
 _MOST_OUTPUT, _MOST_RESULT = 4 << 20, 64 << 20
 
 
@@ -38,6 +39,8 @@ def run_ranks(
             "most_bytes": most_bytes,
             "sampler_seconds": _SAMPLER_S,
         }
+        own = plan.nodes[0].environment
+        gpus = {_EMULATED: str(max(per_node, int(own[_EMULATED])))} if _EMULATED in own else {}
         role = [plan.python, str(node_code() / "__main__.py"), "world-ranks", json.dumps(settings)]
         _, output = bounded_output_of(
             [*role, *words, *program.arguments],
@@ -47,7 +50,8 @@ def run_ranks(
             folder=program.folder,
             variables={
                 **plan.environment,
-                **plan.nodes[0].environment,
+                **own,
+                **gpus,
                 "COMPOSESIM_SHARED": folder,
                 "TMPDIR": folder,  # a project in /tmp must not count as temporary
             },

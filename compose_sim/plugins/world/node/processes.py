@@ -94,6 +94,7 @@ class Branches:
                     if not child:
                         process.die_with(parent)
                         self.rank = rank
+                        _print_nothing()
                         set_environment(rank, world=self._world, per_node=self._per_node)
                         return
                     children.append(child)
@@ -102,6 +103,13 @@ class Branches:
                 if status:
                     break
         os._exit(0)
+
+
+def _print_nothing() -> None:
+    """Drop what a thousand ranks print; those that run up to their second step have printed it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nowhere, output)
 
 
 def fork(run: Callable[[], Any]) -> int:
