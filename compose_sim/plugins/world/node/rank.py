@@ -113,6 +113,7 @@ def run(job: RankJob) -> NoReturn:
                 modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
                 modes.enter_context(fake_run.plain_numbers(torch, _noting(recorder.values)))
             if job.branches is None:
+                gc.enable()  # tensors in cycles would count at the peak
                 modes.enter_context(recorder.memory)
             else:
                 job.branches.watch_environment()
