@@ -17,6 +17,7 @@ from compose_sim.engine.run_folder.record import read_events, read_logs
 from compose_sim.errors import SpecError
 
 _USAGE = "%%ranks 4, %%ranks 4 --nodes 2 or %%ranks 4 --engine docker"
+_PATIENCE_S = 15.0  # with ranks that do not move: whoever waits for a cell sees nothing meanwhile
 _STYLE = "text-align:left;vertical-align:top;border-left:1px solid #bbb;padding:0 .8em"
 
 
@@ -60,7 +61,10 @@ def ranks(line: str, cell: str) -> RankOutputs:
     script = script_of(cell.encode(), CELL)
     try:
         values = {"script": str(script), "nodes": nodes, "nproc_per_node": number // nodes, "engine": engine}
-        session = Session(read_request(values))
+        request = read_request(values)
+        if "hang_timeout" not in request.spec.model_fields_set:
+            request = request.with_spec(hang_timeout=_PATIENCE_S)
+        session = Session(request)
         report = session.run(QuietListener())
     finally:
         shutil.rmtree(script.parent, ignore_errors=True)

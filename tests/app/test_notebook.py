@@ -22,6 +22,15 @@ dist.destroy_process_group()
 """
 FAILING = "%%ranks 2\nimport os\nprint(1 / (1 - int(os.environ['RANK'])))\n"
 
+HANGING = """%%ranks 2
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    dist.all_reduce(torch.ones(1))
+else:
+    dist.recv(torch.ones(1), src=0)
+"""
+
 
 @pytest.mark.train
 def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
@@ -31,6 +40,7 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
         shown = run_cell(client, SUM)
         failed = run_cell(client, FAILING)
         wrong = client.execute_interactive("%%ranks two\n1", timeout=PATIENCE_S, output_hook=lambda _: None)["content"]
+        hung = run_cell(client, HANGING)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -44,6 +54,7 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
     assert "rank 0 | 1.0" in failed["text/plain"]
     assert "ZeroDivisionError" in failed["text/html"]
     assert "<cell>" in failed["text/plain"]
+    assert "hung: " in hung["text/plain"]  # long before the default of other runs, five minutes
 
 
 def run_cell(client: Any, code: str) -> dict[str, str]:
