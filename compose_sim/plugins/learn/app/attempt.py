@@ -21,7 +21,7 @@ from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.course_folder import SCRIPT, TEMPLATES, LessonFolder
 from compose_sim.plugins.learn.core.lesson import Lesson
-from compose_sim.plugins.learn.core.outcome import Evidence, Finding, Outcome, conclude, judge_attempt
+from compose_sim.plugins.learn.core.outcome import Evidence, Finding, Outcome, conclude, judge_attempt, measured_numbers
 from compose_sim.plugins.learn.core.pictures import draw
 
 _MEMORY = "1g"  # of each node
@@ -57,12 +57,22 @@ def attempt(
         return _without_run(wrong)
     solutions = {os.path.realpath(each) for each in (lesson.path.parent, TEMPLATES / "course" / "lessons")}
     session = Session(replace(_request(lesson, project, engine), hidden=tuple(sorted(solutions))))
+    token = secrets.token_hex(8)  # without it, a script could print the numbers that the course's program reports
+    session.add_environment(COMPOSESIM_LESSON=token)
     report = _run(lesson.lesson, session, listener or QuietListener())
     case = read_case(session.folder.path, report)
-    evidence = Evidence(report=report, observed=case.observed, folder=str(project))
+    evidence = Evidence(
+        report=report,
+        observed=case.observed,
+        folder=str(project),
+        measured=measured_numbers((line for lines in case.logs.values() for line in lines), token),
+    )
     return Attempt(
         outcome=judge_attempt(lesson.lesson, evidence),
-        picture=draw(lesson.lesson.picture, case, str(project)),
+        picture=draw(
+            *(lesson.lesson.picture, case, str(project)),
+            samples_per_epoch=lesson.lesson.required.samples_per_epoch or 0,
+        ),
         run=session.name,
         was_interrupted=session.was_interrupted,
     )
@@ -87,7 +97,7 @@ def _request(lesson: LessonFolder, project: Path, engine: LessonEngine) -> Reque
         "hang_timeout": wanted.hang_timeout,
         "max_restarts": wanted.max_restarts,
         "gpus": "none",
-        "check": {"only": wanted.required.checks or ("hang",)},
+        "check": {"only": (*wanted.required.not_failed, *wanted.required.checks) or ("hang",)},
         **(_contained() if engine == "docker" else {}),
     }
     request = Request(spec=ClusterSpec.model_validate(values), folder=project, isolates=True)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 from compose_sim.engine.project_owner import check_project
@@ -13,7 +18,9 @@ from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.attempt import LessonEngine, attempt
 from compose_sim.plugins.learn.app.course_folder import (
+    ACCEPT,
     PAGE,
+    REJECT,
     SCRIPT,
     SOLUTION,
     TEMPLATES,
@@ -21,6 +28,7 @@ from compose_sim.plugins.learn.app.course_folder import (
     read_course,
     read_text,
 )
+from compose_sim.plugins.learn.app.workbook import Progress, Workbook
 from compose_sim.plugins.learn.core.gradebook import Grade
 from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude
 
@@ -30,11 +38,10 @@ _SCHEMA = "# yaml-language-server: $schema={}\n"  # for editors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a lesson is worth: the outcomes of its two scripts, and what is wrong with it."""
+    """What a lesson is worth: the outcomes of its scripts by file, and what is wrong with it."""
 
     lesson: str
-    solution: Outcome
-    delivered: Outcome
+    outcomes: Mapping[str, Outcome]
     problems: tuple[str, ...] = ()
 
 
@@ -51,25 +58,28 @@ def staged(lesson: LessonFolder, script: str | None) -> Iterator[Path]:
 
 
 def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
-    """Run the solution and the delivered script of a lesson, and return what is wrong with the lesson."""
-    outcomes = []
-    for name in (SOLUTION, SCRIPT):
-        with staged(lesson, lesson.read(name)) as project:
-            outcomes.append(attempt(lesson, project, engine=engine).outcome)
-    solution, delivered = outcomes
-    problems = []
-    if solution.status != "passed":
-        reason = solution.reason
-        problems.append(f"{SOLUTION} does not pass: {reason.id}: {reason.detail}" if reason else "")
-    first = delivered.reason
-    if delivered.status != "failed" or first is None:
-        problems.append(f"{SCRIPT} does not fail: it is {delivered.status}")
-    elif first.id != lesson.lesson.fails:
-        problems.append(f"{SCRIPT} fails for '{first.id}', not for '{lesson.lesson.fails}': {first.detail}")
+    """
+    Run every script of a lesson, and return what is wrong with the lesson.
+
+    The solution and the scripts in `accept/` must pass, those in `reject/` must fail, and the delivered one for the reason it names.
+    """
+    right = {SOLUTION: lesson.read(SOLUTION), **lesson.scripts(ACCEPT)}
+    wrong = {SCRIPT: lesson.read(SCRIPT), **lesson.scripts(REJECT)}
+    outcomes, problems = {}, []
+    for name, text in {**right, **wrong}.items():
+        with staged(lesson, text) as project:
+            outcome = outcomes[name] = attempt(lesson, project, engine=engine).outcome
+        wanted = "passed" if name in right else "failed"
+        reason = outcome.reason
+        if outcome.status != wanted:
+            why = f": {reason.id}: {reason.detail}" if reason else ""
+            problems.append(f"{name} is {outcome.status}; it must be {wanted}{why}")
+        elif name == SCRIPT and reason and reason.id != lesson.lesson.fails:
+            problems.append(f"{SCRIPT} fails for '{reason.id}', not for '{lesson.lesson.fails}': {reason.detail}")
     words = len(lesson.read(PAGE).split())
     if words > MAX_WORDS:
         problems.append(f"{PAGE} has {words} words; at most {MAX_WORDS}")
-    return Proof(lesson=lesson.name, solution=solution, delivered=delivered, problems=tuple(problems))
+    return Proof(lesson=lesson.name, outcomes=outcomes, problems=tuple(problems))
 
 
 def begin_course(folder: Path) -> list[Path]:
@@ -79,9 +89,11 @@ def begin_course(folder: Path) -> list[Path]:
         raise SpecError(f"'{folder}' already holds a course", hint=f"composesim learn dev check {folder}")
     example = next(iter(read_course().lessons.values()))
     texts = {"course.yaml": "title: A new course\nwelcome: What the student reads first.\nfarewell: Well done.\n"}
-    texts |= {
-        f"lessons/01-first/{each.name}": read_text(each) for each in sorted(example.path.iterdir()) if each.is_file()
-    }
+    own = {each.name: read_text(each) for each in sorted(example.path.iterdir()) if each.is_file()}
+    own |= dict(next(iter(example.scripts(kind).items())) for kind in (ACCEPT, REJECT))  # one of each as an example
+    texts |= {f"lessons/01-first/{name}": text for name, text in own.items()}
+    shared = sorted(each for each in example.path.parent.glob("*.py") if each.name in example.own_files)
+    texts |= {f"lessons/{each.name}": read_text(each) for each in shared}
     texts |= {name: read_text(TEMPLATES / name) for name in ("course.schema.json", "lesson.schema.json")}
     texts["course.yaml"] = _SCHEMA.format("course.schema.json") + texts["course.yaml"]
     texts["lessons/01-first/lesson.yaml"] = (
@@ -94,23 +106,93 @@ def begin_course(folder: Path) -> list[Path]:
 
 
 _MAX_BYTES = 1 << 20  # of a script
+_TIMES, _LEAST_S = 3.0, 20.0  # how much longer than the solution a script may take, and what every script may
 
 
-def grade(folders: Sequence[Path], lessons: Sequence[LessonFolder], *, engine: LessonEngine) -> Iterator[Grade]:
+def grade(
+    folders: Sequence[Path],
+    lessons: Sequence[LessonFolder],
+    *,
+    engine: LessonEngine,
+    jobs: int = 1,
+    known: Sequence[Grade] = (),
+) -> Iterator[Grade]:
     """
     Yield a grade for each student and lesson; a student is a folder as `learn init` makes it.
 
-    A script runs in a temporary project without the files of others. Raises KeyboardInterrupt if the user interrupts an attempt.
+    A script runs in a temporary project without the files of others, and `jobs` of them at the same time. Grades that are known are
+    taken over if the script is still the same. An attempt ends after three times the time of the lesson's solution, which runs first.
+    Raises KeyboardInterrupt if the user interrupts an attempt.
     """
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
-    for folder, student in zip(folders, names, strict=True):
+    for folder in folders:
         check_project(folder, *(folder / lesson.name for lesson in lessons))
         if not folder.is_dir():
             raise SpecError(f"'{folder}' is not the folder of a student", hint=f"ls {folder.parent}")
-        for lesson in lessons:
-            yield Grade(student=student, lesson=lesson.name, outcome=_outcome(folder, lesson, engine))
+    before = {(each.student, each.lesson, each.script): each for each in known if each.outcome.status != "unjudged"}
+    for lesson in lessons:
+        handed_in = [(name, folder, _hash(folder, lesson)) for folder, name in zip(folders, names, strict=True)]
+        open_ones = [each for each in handed_in if (each[0], lesson.name, each[2]) not in before]
+        limited = _limited(lesson, engine) if any(script for _, _, script in open_ones) else lesson
+        yield from (
+            before[name, lesson.name, script] for name, _, script in handed_in if (name, lesson.name, script) in before
+        )
+        with _mapping(jobs) as run:
+            outcomes = run(partial(_outcome, lesson=limited, engine=engine), (folder for _, folder, _ in open_ones))
+            for (name, folder, script), outcome in zip(open_ones, outcomes, strict=True):
+                yield _graded(name, folder, lesson, script, outcome)
+
+
+@contextmanager
+def _mapping(jobs: int) -> Iterator[Callable[..., Iterator[Outcome]]]:
+    """Yield what calls a function for each value, in order of the values: `jobs` of them at the same time."""
+    if jobs == 1:
+        yield map
+    else:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:  # runs handle signals: no threads
+            yield pool.map
+
+
+def _graded(student: str, folder: Path, lesson: LessonFolder, script: str, outcome: Outcome) -> Grade:
+    told = Workbook.handed_in(folder).get(lesson.name, Progress())
+    prediction = told.prediction or ""
+    return Grade(
+        student=student,
+        lesson=lesson.name,
+        outcome=outcome,
+        attempts=told.attempts,
+        hints=told.hints,
+        prediction=prediction,
+        script=script,
+        agrees=lesson.lesson.agrees(prediction),
+    )
+
+
+def _hash(folder: Path, lesson: LessonFolder) -> str:
+    """Return a hash of what was handed in; "" if it cannot be read."""
+    try:
+        return sha256(SafeFolder(folder / lesson.name).read_bytes(SCRIPT, size=_MAX_BYTES + 1)).hexdigest()
+    except (OSError, ComposesimError):
+        return ""
+
+
+def _limited(lesson: LessonFolder, engine: LessonEngine) -> LessonFolder:
+    """Return the lesson with the time limit that its solution allows here: an endless loop costs a class less."""
+    started = time.monotonic()
+    try:
+        with staged(lesson, lesson.read(SOLUTION)) as project:
+            result = attempt(lesson, project, engine=engine)
+    except ComposesimError:  # each student's attempt will say so
+        return lesson
+    if result.was_interrupted:
+        raise KeyboardInterrupt
+    if result.outcome.status != "passed":  # the machine is at fault, or too slow: let the lesson say how long
+        return lesson
+    limit = max(_LEAST_S, _TIMES * (time.monotonic() - started))
+    timeout = min(lesson.lesson.timeout, limit) if lesson.lesson.timeout else limit
+    return replace(lesson, lesson=lesson.lesson.model_copy(update={"timeout": timeout}))
 
 
 def _outcome(folder: Path, lesson: LessonFolder, engine: LessonEngine) -> Outcome:

@@ -15,6 +15,7 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 SCRIPT, SOLUTION, PAGE = "script.py", "solution.py", "page.md"
 _FILES = ("lesson.yaml", SCRIPT, SOLUTION, PAGE)
 _PRIVATE = ("lesson.yaml", SOLUTION)  # what a student does not get
+ACCEPT, REJECT = "accept", "reject"  # folders of a lesson: other right solutions, and wrong or lazy ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +32,16 @@ class LessonFolder:
 
     @property
     def delivered(self) -> dict[str, str]:
-        """The texts of the files that a student gets, by name."""
+        """The texts of the files that a student gets, by name: with modules that several lessons share, if the program imports them."""
         names = sorted(each.name for each in self.path.iterdir() if each.is_file() and each.name not in _PRIVATE)
-        return {name: self.read(name) for name in names}
+        program = self.read(self.lesson.program)
+        shared = [each for each in sorted(self.path.parent.glob("*.py")) if f"from {each.stem} import " in program]
+        return {name: self.read(name) for name in names} | {each.name: read_text(each) for each in shared}
+
+    def scripts(self, kind: str) -> dict[str, str]:
+        """Return the texts of the scripts in a folder of the lesson, `accept` or `reject`, by path within the lesson."""
+        found = sorted((self.path / kind).glob("*.py"))
+        return {f"{kind}/{each.name}": read_text(each) for each in found}
 
     @property
     def own_files(self) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from compose_sim.core.json_values import from_json
 from compose_sim.engine.project_owner import check_project
-from compose_sim.engine.run_folder.safe_files import write_file
-from compose_sim.errors import SpecError
+from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
+from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.course_folder import (
     SCRIPT,
     SOLUTION,
@@ -23,6 +23,8 @@ from compose_sim.plugins.learn.app.course_folder import (
 from compose_sim.plugins.learn.core.outcome import Outcome
 
 _STATE = ".composesim/lessons.json"
+_MAX_BYTES = 1 << 20  # of the progress of somebody else
+_MAX_PREDICTION = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class Progress:
     attempts: int = 0
     hints: int = 0  # how many were read
     passed_at: float | None = None  # Unix seconds
+    prediction: str | None = None  # the answer to the question before the first run; "" if it was skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,15 @@ class Workbook:
             ) from None
         return cls(home, read_course(Path(state.course) if state.course else None), state)
 
+    @staticmethod
+    def handed_in(folder: Path) -> Mapping[str, Progress]:
+        """Return the progress that is kept in the folder of somebody else, by lesson; none if there is none, or it is damaged."""
+        try:
+            state = from_json(_State, json.loads(SafeFolder(folder).read_bytes(_STATE, size=_MAX_BYTES)))
+        except (OSError, ComposesimError, ValueError, RecursionError):
+            return {}
+        return state.lessons
+
     @property
     def current(self) -> LessonFolder:
         """The lesson to work on: the one that was chosen last."""
@@ -103,6 +115,17 @@ class Workbook:
         before = self.progress(lesson)
         passed_at = before.passed_at or (time.time() if outcome.status == "passed" else None)
         self._update(lesson, replace(before, attempts=before.attempts + 1, passed_at=passed_at))
+
+    def predict(self, lesson: LessonFolder, answer: str) -> None:
+        """Keep the student's answer to the question of a lesson; the first one counts."""
+        before = self.progress(lesson)
+        if not before.prediction:
+            self._update(lesson, replace(before, prediction=answer.strip()[:_MAX_PREDICTION]))
+
+    def must_predict(self, lesson: LessonFolder) -> bool:
+        """Return whether the student has not been asked yet, and has not seen a run either."""
+        before = self.progress(lesson)
+        return before.prediction is None and not before.attempts
 
     def hints(self, lesson: LessonFolder) -> tuple[str, ...]:
         """Return the hints that were read, and one more."""

@@ -11,18 +11,20 @@ from compose_sim.cli.console import MARKS as COLORED_MARKS
 from compose_sim.cli.console import echo, print_text, say
 from compose_sim.cli.run_lookup import FILE, FOLDER
 from compose_sim.engine.run_folder.safe_files import write_file
+from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.attempt import attempt
 from compose_sim.plugins.learn.app.author import begin_course, grade, prove
-from compose_sim.plugins.learn.app.course_folder import LessonFolder, read_course
+from compose_sim.plugins.learn.app.course_folder import SOLUTION, LessonFolder, read_course, read_text
 from compose_sim.plugins.learn.app.workbook import Workbook
 from compose_sim.plugins.learn.cli.views import (
+    PREDICT,
     print_attempt,
     print_grades,
     print_hints,
     print_lesson,
     print_lessons,
 )
-from compose_sim.plugins.learn.core.gradebook import FORMATS, MARKS, Grade
+from compose_sim.plugins.learn.core.gradebook import FORMATS, MARKS, Grade, read_grades, to_json
 
 _EXIT_CODES = {"passed": 0, "failed": 1, "unjudged": 3}
 _HELP = """Learn distributed training in lessons: fix small scripts, which run on simulated nodes.
@@ -70,6 +72,9 @@ def list_lessons() -> None:
 def run(name: str | None) -> None:
     """Run a lesson once (default: the current one). Exit code: 0 passed, 1 not yet, 3 could not be judged."""
     workbook, lesson = _chosen(name)
+    if workbook.must_predict(lesson) and sys.stdin.isatty():
+        print_text(f"Predict, before you run it: {lesson.lesson.question}")
+        workbook.predict(lesson, click.prompt(PREDICT, default="", show_default=False))
     say(f"Running {lesson.name}: {lesson.lesson.nodes * lesson.lesson.ranks_per_node} ranks…")
     result = attempt(lesson, workbook.folder)
     if result.was_interrupted:
@@ -85,6 +90,18 @@ def run(name: str | None) -> None:
     else:
         echo("Stuck? composesim learn hint")
     sys.exit(_EXIT_CODES[result.outcome.status])
+
+
+@command.command("predict")
+@_lesson_argument
+@click.option("--answer", required=True, metavar="TEXT", help="Your answer to the question of the lesson.")
+def predict(name: str | None, answer: str) -> None:
+    """Keep your answer to the question of a lesson before its first run; `run` asks for it in a terminal."""
+    workbook, lesson = _chosen(name)
+    if workbook.progress(lesson).attempts:
+        raise SpecError(f"lesson {lesson.name} was run already", hint=f"composesim learn run {lesson.name}")
+    workbook.predict(lesson, answer)
+    echo(f"Kept. Now: composesim learn run {lesson.name}")
 
 
 @command.command("hint")
@@ -111,7 +128,7 @@ def solution(name: str | None) -> None:
 
 
 @command.command("grade")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=_FOLDER)
+@click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(exists=True, path_type=Path))
 @click.option("--course", type=_FOLDER, metavar="FOLDER", help="Grade this course instead of the built-in one.")
 @click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Grade only this lesson.")
 @click.option(
@@ -119,22 +136,40 @@ def solution(name: str | None) -> None:
     is_flag=True,
     help="Run scripts as the current user, without containers. They can do anything that you can.",
 )
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Run so many scripts at the same time."
+)
+@click.option(
+    "--resume", type=FILE, help="Keep grades in this JSON file while grading, and go on there after an interruption."
+)
 @click.option("--csv", type=FILE, help="Write a CSV file with one row per student and one column per lesson.")
 @click.option("--json", type=FILE, help="Write all findings as JSON.")
 @click.option("--html", type=FILE, help="Write a page with the table and the evidence.")
 @click.option("--junit", type=FILE, help="Write JUnit XML with one test suite per student.")
 def grade_class(
-    folders: tuple[Path, ...], course: Path | None, only: tuple[str, ...], trust: bool, **files: Path | None
+    folders: tuple[Path, ...],
+    course: Path | None,
+    only: tuple[str, ...],
+    trust: bool,
+    jobs: int,
+    resume: Path | None,
+    **files: Path | None,
 ) -> None:
     """Grade the folders of a class, which `learn init` has made. Scripts run in containers that reach only one another.
+
+    Files among DIR… are skipped, so that a pattern may match them.
 
     Exit code: 0 if everything is passed, 1 if something is not, 3 if something could not be judged.
     """
     lessons = read_course(course)
     chosen = [lessons.find(name) for name in only] or [*lessons.lessons.values()]
     grades: list[Grade] = []
-    for each in grade(folders, chosen, engine="local" if trust else "docker"):
+    students = [each for each in folders if each.is_dir()]
+    known = _known_grades(resume)
+    for each in grade(students, chosen, engine="local" if trust else "docker", jobs=jobs, known=known):
         grades.append(each)
+        if resume:
+            write_file(resume, to_json([*{(each.student, each.lesson): each for each in (*known, *grades)}.values()]))
         seconds = f"{each.outcome.seconds:.1f} s"
         say(f"{MARKS[each.outcome.status]} {each.student} {each.lesson} {seconds} {each.evidence}".rstrip())
     for name, path in files.items():
@@ -145,17 +180,26 @@ def grade_class(
     sys.exit(_EXIT_CODES["unjudged" if "unjudged" in found else "failed" if "failed" in found else "passed"])
 
 
+def _known_grades(file: Path | None) -> list[Grade]:
+    if file is None or not file.exists():
+        return []
+    try:
+        return read_grades(read_text(file))
+    except ValueError as error:
+        raise SpecError(f"'{file}' cannot be resumed: {error}", hint="composesim learn grade --help") from None
+
+
 @command.group("dev")
 def dev() -> None:
-    """Write your own lessons (see docs/plugins/learn/teach.md)."""
+    """Write your own lessons (see docs/plugins/learn/course.md)."""
 
 
 @dev.command("new")
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
 def dev_new(folder: Path) -> None:
     """Create a course in FOLDER, with an example lesson."""
-    for path in begin_course(folder):
-        say(f"wrote {path}")
+    files = begin_course(folder)
+    say(f"wrote {folder}: {len(files)} files, with the lesson 01-first")
     say(f"Prove it: composesim learn dev check {folder}")
 
 
@@ -163,7 +207,7 @@ def dev_new(folder: Path) -> None:
 @click.argument("folder", required=False, metavar="[FOLDER]", type=_FOLDER)
 @click.option("--lesson", "only", multiple=True, metavar="LESSON", help="Check only this lesson.")
 def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
-    """Verify that every solution passes, and that every initial script fails for the reason named in its lesson.
+    """Verify that a lesson's solution and the scripts in accept/ pass, and that its script and those in reject/ fail.
 
     FOLDER is a course (default: the built-in one). Exit code: 0 if everything holds, else 1.
     """
@@ -173,8 +217,11 @@ def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
         proof = prove(lesson)
         problems += len(proof.problems)
         mark, color = COLORED_MARKS["failed" if proof.problems else "passed"]
-        times = f"solution passes in {proof.solution.seconds:.1f} s, script fails for {lesson.lesson.fails}"
-        echo(f"{click.style(mark, fg=color)} {lesson.name}  {times if not proof.problems else ''}".rstrip())
+        seconds = proof.outcomes[SOLUTION].seconds
+        passed = sum(1 for each in proof.outcomes.values() if each.status == "passed")
+        failed = len(proof.outcomes) - passed
+        seen = f"{passed} pass, {failed} fail, the solution takes {seconds:.1f} s, the script fails for {lesson.lesson.fails}"
+        echo(f"{click.style(mark, fg=color)} {lesson.name}  {seen if not proof.problems else ''}".rstrip())
         for problem in proof.problems:
             echo(f"    {problem}")
     sys.exit(min(problems, 1))

@@ -15,6 +15,7 @@ from compose_sim.plugins.learn.core.gradebook import MARKS as STATUS_MARKS
 from compose_sim.plugins.learn.core.gradebook import Grade, rows_of
 from compose_sim.plugins.learn.core.outcome import Outcome, Status
 
+PREDICT = "Your prediction (Enter to skip)"
 _MARKS: dict[Status, str] = {"passed": "passed", "failed": "failed", "unjudged": "not-applicable"}
 _WORDS: dict[Status, str] = {"passed": "passed", "failed": "not yet", "unjudged": "could not be judged"}
 
@@ -25,6 +26,8 @@ def print_lesson(workbook: Workbook, lesson: LessonFolder) -> None:
     echo(click.style(f"{lesson.name}: {wanted.title}", bold=True))
     print_text(f"Goal: {wanted.goal}")
     print_text(f"Predict, before you run it: {wanted.question}")
+    if prediction := workbook.progress(lesson).prediction:
+        print_text(f"You predicted: {prediction}")
     echo(f"  Read {lesson.name}/page.md, then edit {_shown(workbook, lesson)}")
 
 
@@ -40,6 +43,9 @@ def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) ->
     echo()
     if outcome.status == "passed":
         print_text(f"You were asked: {lesson.lesson.question}")
+        if prediction := workbook.progress(lesson).prediction:
+            verdict = {True: " That is right.", False: " That is not it.", None: ""}[lesson.lesson.agrees(prediction)]
+            print_text(f"You predicted: {prediction}.{verdict}")
         print_text(f"Answer: {lesson.lesson.answer}")
     elif outcome.status == "failed":
         print_text(f"Why it matters: {lesson.lesson.why}")

@@ -12,9 +12,8 @@ import select
 import sys
 import termios
 import tty
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import click
 
@@ -22,7 +21,7 @@ from compose_sim.cli.console import echo, print_text
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.attempt import Attempt, attempt
 from compose_sim.plugins.learn.app.workbook import Workbook
-from compose_sim.plugins.learn.cli.views import print_attempt, print_hints, print_lesson, print_lessons
+from compose_sim.plugins.learn.cli.views import PREDICT, print_attempt, print_hints, print_lesson, print_lessons
 
 _POLL_S = 0.2
 _KEYS = "n next · h hint · l list · r run · q quit"
@@ -32,15 +31,16 @@ def watch(workbook: Workbook) -> None:
     """Run the current lesson now and at each save until the student quits; raise SpecError without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise SpecError("watching needs a terminal", hint="composesim learn run")
-    with _single_keys():
-        _Watch(workbook).follow()
+    with _Keys() as keys:
+        _Watch(workbook, keys).follow()
 
 
 class _Watch:
     """What is shown, and the version of the script that was run last."""
 
-    def __init__(self, workbook: Workbook) -> None:
+    def __init__(self, workbook: Workbook, keys: _Keys) -> None:
         self.workbook = workbook
+        self.keys = keys
         self.has_passed = False
 
     def follow(self) -> None:
@@ -77,6 +77,8 @@ class _Watch:
 
     def _run(self) -> None:
         lesson = self.workbook.current
+        if self.workbook.must_predict(lesson):
+            self.workbook.predict(lesson, self.keys.ask(f"\n  {PREDICT}"))
         click.clear()
         print_lesson(self.workbook, lesson)
         echo("  Running…")
@@ -126,12 +128,21 @@ def _key() -> str | None:
     return (os.read(sys.stdin.fileno(), 1).decode("ascii", "replace").lower() or "q") if ready else None
 
 
-@contextmanager
-def _single_keys() -> Iterator[None]:
-    """Let the terminal pass on each key at once; Ctrl-C still interrupts."""
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+class _Keys:
+    """A terminal that passes on each key at once, except while it asks for a line; Ctrl-C still interrupts."""
+
+    def __enter__(self) -> Self:
+        self._before = termios.tcgetattr(sys.stdin)
+        tty.setcbreak(sys.stdin)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+
+    def ask(self, question: str) -> str:
+        """Return the line that the user types."""
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+        try:
+            return str(click.prompt(question, default="", show_default=False))
+        finally:
+            tty.setcbreak(sys.stdin)

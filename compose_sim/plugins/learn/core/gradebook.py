@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import jinja2
 
 from compose_sim.core.report.ci import xml_text
-from compose_sim.plugins.learn.core.outcome import Outcome, Status
+from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude
 
 MARKS: dict[Status, str] = {"passed": "✔", "failed": "✘", "unjudged": "?"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would execute at the beginning of a cell
@@ -53,6 +53,11 @@ class Grade:
     student: str
     lesson: str
     outcome: Outcome
+    attempts: int = 0  # as the student's folder says, which they can change
+    hints: int = 0
+    prediction: str = ""
+    agrees: bool | None = None  # whether the prediction names the right number; None if there is none to compare
+    script: str = ""  # a hash of what was handed in
 
     @property
     def evidence(self) -> str:
@@ -70,16 +75,27 @@ def rows_of(grades: Sequence[Grade]) -> dict[str, dict[str, Outcome]]:
 
 
 def to_csv(grades: Sequence[Grade]) -> str:
-    """Return one row for each student, with the outcome of each lesson and the number of those passed."""
+    """
+    Return one row for each student: the outcome of each lesson, and the number of those passed.
+
+    Columns with the attempts, hints and prediction of each lesson follow.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     rows = rows_of(grades)
     lessons = list(dict.fromkeys(grade.lesson for grade in grades))
-    writer.writerow(["student", *lessons, "passed"])
+    about = [f"{lesson} {name}" for lesson in lessons for name in ("attempts", "hints", "prediction")]
+    writer.writerow(["student", *lessons, "passed", *about])
+    told = {(grade.student, grade.lesson): (grade.attempts, grade.hints, _cell(grade.prediction)) for grade in grades}
     for student, row in rows.items():
         words = [row[lesson].status for lesson in lessons]
-        writer.writerow([f"'{student}" if student.startswith(_FORMULA) else student, *words, words.count("passed")])
+        more = [value for lesson in lessons for value in told[student, lesson]]
+        writer.writerow([_cell(student), *words, words.count("passed"), *more])
     return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def to_json(grades: Sequence[Grade]) -> str:
@@ -87,7 +103,8 @@ def to_json(grades: Sequence[Grade]) -> str:
     values: list[dict[str, Any]] = [
         {
             **{"student": grade.student, "lesson": grade.lesson, "outcome": grade.outcome.status},
-            "seconds": grade.outcome.seconds,
+            **{"seconds": grade.outcome.seconds, "attempts": grade.attempts, "hints": grade.hints},
+            **{"prediction": grade.prediction, "prediction_is_right": grade.agrees, "script": grade.script},
             "findings": [
                 {"id": each.id, "status": each.status, "detail": each.detail, "place": each.place}
                 for each in grade.outcome.findings
@@ -96,6 +113,21 @@ def to_json(grades: Sequence[Grade]) -> str:
         for grade in grades
     ]
     return json.dumps({"schema_version": 1, "grades": values}, indent=2) + "\n"
+
+
+def read_grades(text: str) -> list[Grade]:
+    """Return the grades that `to_json` wrote; raise ValueError if the text is something else."""
+    try:
+        return [
+            Grade(
+                **{name: each[name] for name in ("student", "lesson", "attempts", "hints", "prediction", "script")},
+                agrees=each["prediction_is_right"],
+                outcome=conclude(tuple(Finding(**finding) for finding in each["findings"]), seconds=each["seconds"]),
+            )
+            for each in json.loads(text)["grades"]
+        ]
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"these are no grades: {error!r}") from None
 
 
 def to_html(grades: Sequence[Grade]) -> str:

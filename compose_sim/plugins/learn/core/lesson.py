@@ -15,6 +15,7 @@ from compose_sim.core.scenarios.scenario import Expectation, Share, Step, Whole
 Text = Annotated[str, Field(min_length=1)]
 Picture = Literal["samples", "parameters", "messages", "timeline", "collectives", "none"]
 _Model = TypeVar("_Model", bound=BaseModel)
+SCRIPT = "script.py"  # of the student
 
 
 class MetricBound(BaseModel):
@@ -59,9 +60,17 @@ class Requirements(BaseModel):
     reductions_per_step: float | None = Field(
         None, description="Gradient reductions by DistributedDataParallel per optimizer step, at most"
     )
+    samples_per_epoch: Count | None = Field(
+        None, description="Different samples that all ranks together train on in each epoch, each of them once"
+    )
+    orders: Count | None = Field(
+        None, description="Epochs, at least, which all have their samples in different orders; needs samples_per_epoch"
+    )
+    backwards_per_step: Count | None = Field(None, description="Backward passes before each optimizer step")
     checks: CheckIds = Field((), description="Checks of `composesim check` that must pass")
+    not_failed: CheckIds = Field((), description="Checks that must not fail, but may have nothing to judge")
     metrics: dict[str, MetricBound] = Field(
-        default_factory=dict, description="Bounds of metrics that the program prints"
+        default_factory=dict, description="Bounds of numbers that the program reports; needs a program of the course"
     )
     expect: tuple[Expectation, ...] = Field((), description="Expectations of the scenario, as in scenario files")
 
@@ -83,7 +92,7 @@ class Lesson(BaseModel):
     nodes: Count = Field(2, description="Number of nodes")
     ranks_per_node: Count = Field(1, description="Ranks on each node")
     program: Text = Field(
-        "script.py", pattern=r"^[\w-]+\.py$", description="What the ranks run: the script, or a program that imports it"
+        SCRIPT, pattern=r"^[\w-]+\.py$", description="What the ranks run: the script, or a program that imports it"
     )
     timeout: Duration = Field("60s", validate_default=True, description="Stop an attempt after this time")
     hang_timeout: Duration = Field("15s", validate_default=True, description="Stop it if no rank moves for this time")
@@ -92,16 +101,32 @@ class Lesson(BaseModel):
     required: Requirements = Field(alias="pass", description="What the run must show")
     fails: Text = Field(description="The requirement that the delivered script does not meet, such as set-epoch")
     picture: Picture = Field("none", description="What is drawn from the run")
+    number: float | None = Field(None, description="The number that answers the question, to compare predictions with")
+    needs: dict[str, Text] = Field(
+        default_factory=dict,
+        description="For a check in `pass`: what a script must have, so that there is something to judge",
+    )
+
+    def agrees(self, prediction: str) -> bool | None:
+        """Return whether a prediction names the number that answers the question; None if one of both has no number."""
+        words = (word.strip(".:;!?()'\"").replace(",", "") for word in prediction.split())
+        numbers = [float(word) for word in words if word.replace(".", "", 1).removeprefix("-").isdecimal()]
+        if self.number is None or not numbers:
+            return None
+        return any(isclose(each, self.number, rel_tol=1e-6) for each in numbers)
 
     @property
     def requirements(self) -> tuple[str, ...]:
         """The ids of all requirements, in the order in which they are judged."""
         wanted = self.required
-        counted = ("steps", "loss_falls", "elements_per_collective", "reductions_per_step", "collectives")
+        counted = (
+            *("steps", "loss_falls", "samples_per_epoch", "orders", "backwards_per_step"),
+            *("elements_per_collective", "reductions_per_step", "collectives"),
+        )
         return (
             *("run", *(name for name in wanted.checks if name == "hang")),  # what does not end cannot be judged further
             *(name for name in counted if getattr(wanted, name) is not None),
-            *(name for name in wanted.checks if name != "hang"),
+            *(name for name in (*wanted.not_failed, *wanted.checks) if name != "hang"),
             *wanted.metrics,
             *(each.name for each in wanted.expect),
         )
@@ -112,8 +137,14 @@ class Lesson(BaseModel):
             raise ValueError(
                 f"fails: '{self.fails}' is not a requirement of this lesson: {', '.join(self.requirements)}"
             )
-        if self.requirements == ("run",):
+        if set(self.requirements) <= {"run", *self.required.not_failed}:
             raise ValueError("pass: it requires nothing, so an empty script would pass")
+        if self.required.metrics and self.program == SCRIPT:
+            raise ValueError(
+                "metrics: a script can print any number; they need a `program` of the course that measures"
+            )
+        if self.required.orders and not self.required.samples_per_epoch:
+            raise ValueError("orders: it needs samples_per_epoch, which tells epochs apart")
         return self
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import prod
 from statistics import mean
 from typing import Literal
@@ -13,9 +15,11 @@ from compose_sim.core.report.report import Report
 from compose_sim.core.text import format_count
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives
-from compose_sim.plugins.learn.core.lesson import Lesson
+from compose_sim.plugins.learn.core import samples
+from compose_sim.plugins.learn.core.lesson import SCRIPT, Lesson
 
 Status = Literal["passed", "failed", "unjudged"]
+_SHOWN_LINES = 6  # of a traceback
 _STATUS: dict[str, Status] = {"passed": "passed", "failed": "failed", "warned": "failed"}
 
 
@@ -26,6 +30,7 @@ class Evidence:
     report: Report
     observed: Observed
     folder: str = ""  # of the project: left out of paths
+    measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the course's program reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +78,19 @@ def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
     yield _run(lesson, evidence)
     if wanted.steps is not None:
         steps = min((node.steps for node in evidence.report.nodes), default=0)
-        yield _counted("steps", steps, steps >= wanted.steps, f"{format_count(steps, 'optimizer step')} on each node")
+        yield _counted(
+            "steps",
+            steps,
+            steps >= wanted.steps,
+            f"{format_count(steps, 'optimizer step')} on each node; at least {wanted.steps}",
+        )
     if wanted.loss_falls is not None:
         yield _loss(wanted.loss_falls, observed)
     if wanted.collectives is not None:
         least = min((_collectives(rank) for rank in observed), default=0)
         yield _counted(
-            "collectives", least, least >= wanted.collectives, f"{format_count(least, 'collective')} by each rank"
+            *("collectives", least, least >= wanted.collectives),
+            f"{format_count(least, 'collective')} by each rank; at least {wanted.collectives}",
         )
     if wanted.elements_per_collective is not None:
         largest = max((elements(record) for rank in observed for record in rank.of(Collective)), default=0)
@@ -87,14 +98,24 @@ def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
         yield _verdict("elements_per_collective", 0 < largest <= wanted.elements_per_collective, detail)
     if wanted.reductions_per_step is not None:
         yield _reductions(wanted.reductions_per_step, observed)
+    if wanted.samples_per_epoch is not None:
+        yield from _samples(wanted.samples_per_epoch, wanted.orders, observed)
+    if wanted.backwards_per_step is not None:
+        yield _backwards(wanted.backwards_per_step, observed)
+    for name in wanted.not_failed:
+        yield _check(name, evidence, may_not_apply="nothing to judge")
     for name in wanted.checks:
-        yield _check(name, evidence)
+        yield _check(name, evidence, needs=lesson.needs.get(name, ""))
     for name, bound in wanted.metrics.items():
-        value = evidence.report.metrics.get(name)
-        if isinstance(value, int | float):
-            yield _verdict(name, bound.holds(value), f"{name} is {value:g}; it must be {bound.text}")
+        values = evidence.measured.get(name, ())
+        wrong = [value for value in values if not bound.holds(value)]
+        if values:
+            value = (wrong or values)[-1]
+            yield _verdict(name, not wrong, f"{name} is {value:g}; it must be {bound.text}")
         else:
-            yield _verdict(name, False, f"no rank printed {name}, which must be {bound.text}")
+            yield _verdict(
+                name, False, f"{name} was not measured, as the program did not get so far; it must be {bound.text}"
+            )
     yield from _expectations(lesson, evidence.report)
 
 
@@ -108,14 +129,23 @@ def _run(lesson: Lesson, evidence: Evidence) -> Finding:
     cause = report.cause
     if report.verdict == "interrupted" or (cause and cause.kind in ("engine", "start")):
         return Finding(id="run", status="unjudged", detail=cause.first_line if cause else "the run was interrupted")
-    text = [cause.first_line, *(cause.traceback or "").strip().splitlines()[-6:]] if cause else [report.verdict]
+    evidence_lines = (cause.traceback or "").strip("\n").splitlines() if cause else []
+    own = _own_frame(evidence_lines, evidence.folder)
+    text = [cause.first_line if cause else report.verdict, *own, *evidence_lines[-_SHOWN_LINES:]]
     return Finding(id="run", status="failed", detail="\n".join(dict.fromkeys(text)))
+
+
+def _own_frame(lines: list[str], folder: str) -> list[str]:
+    """Return the innermost frame of a traceback in the student's script, which torch's own frames would push out."""
+    mark = f'/{SCRIPT}", line '
+    found = [number for number, line in enumerate(lines) if mark in line and 'File "' in line and folder in line]
+    return [line.replace(f"{folder}/", "") for line in lines[found[-1] : found[-1] + 2]] if found else []
 
 
 def _loss(share: float, observed: Observed) -> Finding:
     values = [record.value for rank in observed if rank.rank == 0 for record in rank.of(LossValue)]
     if len(values) < 4:
-        return _verdict("loss_falls", False, f"{format_count(len(values), 'loss')} on rank 0: too few to fall")
+        return _verdict("loss_falls", False, f"{len(values)} losses on rank 0: too few to fall")
     part = max(1, len(values) // 4)
     first, last = mean(values[:part]), mean(values[-part:])
     good = last <= first - share * abs(first)  # of a NaN, False
@@ -135,10 +165,59 @@ def _reductions(most: float, observed: Observed) -> Finding:
     )
 
 
-def _check(name: str, evidence: Evidence) -> Finding:
+def _samples(size: int, orders: int | None, observed: Observed) -> Iterator[Finding]:
+    epochs = samples.epochs_of(observed, size)
+    tallies = [samples.tally(epoch, size) for epoch in epochs]
+    worst = next((number for number, found in enumerate(tallies) if found != (0, 0)), None)
+    if not epochs:
+        detail = f"the ranks trained on {format_count(samples.total(observed), 'sample')}: no whole epochs of {size}"
+    elif worst is not None:
+        several, never = tallies[worst]
+        detail = f"in epoch {worst}, {several} of {size} samples were trained on more than once, and {never} never"
+    else:
+        detail = f"in each of {format_count(len(epochs), 'epoch')}, each of {size} samples was trained on once"
+    yield _verdict("samples_per_epoch", bool(epochs) and worst is None, detail)
+    if orders is not None:
+        same = next(samples.alike(epochs), None)
+        if same:
+            detail = f"rank {same[2]} had its samples in nearly the same order in epochs {same[0]} and {same[1]}"
+        else:
+            detail = f"{format_count(len(epochs), 'epoch')}, each in an order of its own; at least {orders}"
+        yield _verdict("orders", same is None and len(epochs) >= orders, detail)
+
+
+def _backwards(wanted: int, observed: Observed) -> Finding:
+    seen = sorted({each.backwards for rank in observed for each in rank.of(OptimizerStep) if each.type})
+    words = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else f"{seen[0]}" if seen else "no"
+    return _verdict("backwards_per_step", seen == [wanted], f"{words} backward passes before a step; wanted: {wanted}")
+
+
+def measured_numbers(lines: Iterable[str], token: str) -> dict[str, tuple[float, ...]]:
+    """Return the numbers that the course's program reported, by name: those of JSON lines that hold the token of this attempt."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        if token not in line:
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(values, dict) and values.pop("token", None) == token:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    found[name].append(value)
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _check(name: str, evidence: Evidence, *, may_not_apply: str = "", needs: str = "") -> Finding:
+    """Return what a check found. One that had nothing to judge is not passed: the script lacks what the lesson is about."""
     result = next((each for each in evidence.report.checks if each.id == name), None)
     if result is None:
         return Finding(id=name, status="unjudged", detail="this check was not run")
+    if result.status == "not-applicable" and evidence.report.verdict != "interrupted":
+        if may_not_apply:
+            return Finding(id=name, status="passed", detail=f"{may_not_apply}: {result.detail}")
+        return Finding(id=name, status="failed", detail="\n".join(filter(None, (needs, result.detail))))
     status = _STATUS.get(result.status, "unjudged")
     file = result.place.file.removeprefix(f"{evidence.folder}/") if result.place else ""
     place = f"{file}:{result.place.line}" if result.place else ""

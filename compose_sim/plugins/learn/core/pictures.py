@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compose_sim.core.checks import Case
-from compose_sim.core.view.page import sample_strips
+from compose_sim.core.text import format_count
 from compose_sim.node.records.models import OptimizerStep, TensorHashes
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.timings import StepTimes
+from compose_sim.plugins.learn.core import samples
 from compose_sim.plugins.learn.core.lesson import Picture
 from compose_sim.plugins.learn.core.outcome import elements
 
@@ -21,34 +22,43 @@ _MAX_EPOCHS, _MAX_RANKS = 3, 8
 _WORK = {"data": "d", "forward": "f", "backward": "b", "optimizer": "o"}
 
 
-def draw(picture: Picture, case: Case, folder: str = "") -> tuple[str, ...]:
+def draw(picture: Picture, case: Case, folder: str = "", *, samples_per_epoch: int = 0) -> tuple[str, ...]:
     """Return the lines of a picture; none if the run left nothing to draw. `folder` is left out of paths."""
     if any(not each.has_left for each in case.stalls):
         return tuple(_standings(case, folder))
-    drawings = {"samples": _samples, "parameters": _parameters, "messages": _messages, "timeline": _timeline}
+    if picture == "samples":
+        return tuple(_samples(case, samples_per_epoch)) if samples_per_epoch else ()
+    drawings = {"parameters": _parameters, "messages": _messages, "timeline": _timeline}
     drawings["collectives"] = _collectives
     return tuple(drawings[picture](case)) if picture in drawings else ()
 
 
-def _samples(case: Case) -> Iterator[str]:
-    """Draw one column per sample: the rank that drew it, `#` if several did, `·` if none did; then the order of the first."""
-    for strip in sample_strips(case.observed)[:_MAX_EPOCHS]:
-        ranks: Mapping[int, list[int]] = strip["ranks"]
-        count = strip["length"] or max((max(drawn, default=0) for drawn in ranks.values()), default=0) + 1
-        drawn_by: dict[int, set[int]] = defaultdict(set)
-        for rank, indices in ranks.items():
-            for index in indices:
-                drawn_by[index].add(rank)
-        columns = min(count, _WIDTH)
-        shown = [drawn_by.get(column * count // columns, set()) for column in range(columns)]
+def _samples(case: Case, size: int) -> Iterator[str]:
+    """Draw one column per sample: the rank that trained on it, `#` if several did, `·` if none did; then the first of each rank."""
+    epochs = samples.epochs_of(case.observed, size)[:_MAX_EPOCHS]
+    numbers = _numbers(case, epochs)
+    for number, epoch in enumerate(epochs):
+        ranks_of: dict[int, set[int]] = defaultdict(set)
+        for rank, rows in epoch.items():
+            for row in rows:
+                ranks_of[numbers[row]].add(rank)
+        columns = min(size, _WIDTH)
+        shown = [ranks_of.get(column * size // columns, set()) for column in range(columns)]
         marks = "".join("·" if not by else "#" if len(by) > 1 else f"{min(by) % 10}" for by in shown)
-        if strip["epoch"] == 0:
-            yield f"Who drew sample 0, 1, 2, … of {count}: a rank, # several ranks, · nobody"
-        shared = sum(1 for by in drawn_by.values() if len(by) > 1)
-        yield f"epoch {strip['epoch']}  {marks}"
-        yield f"  {shared} samples drawn by several ranks, {count - len(drawn_by)} by nobody"
-        for rank, indices in [*ranks.items()][:_MAX_RANKS]:
-            yield f"  rank {rank} drew first: {' '.join(f'{index:>3}' for index in indices[:_FIRST])}"
+        if number == 0:
+            yield f"Who trained on sample 0, 1, 2, … of {size}: a rank, # several ranks, · nobody"
+        shared = sum(1 for by in ranks_of.values() if len(by) > 1)
+        yield f"epoch {number}  {marks}"
+        yield f"  {format_count(shared, 'sample')} by several ranks, {max(0, size - len(ranks_of))} by nobody"
+        for rank, rows in [*epoch.items()][:_MAX_RANKS]:
+            yield f"  rank {rank} began with: {' '.join(f'{numbers[row]:>3}' for row in rows[:_FIRST])}"
+
+
+def _numbers(case: Case, epochs: Sequence[samples.Epoch]) -> dict[int, int]:
+    """Return a number for each sample: its index if all ranks have the same data set, else one by content."""
+    rows = {row for epoch in epochs for each in epoch.values() for row in each}
+    indices = samples.indices_of(case.observed)
+    return indices if rows <= indices.keys() else {row: number for number, row in enumerate(sorted(rows))}
 
 
 def _parameters(case: Case) -> Iterator[str]:
@@ -84,7 +94,8 @@ def _messages(case: Case) -> Iterator[str]:
     most = max((each["bytes"] for each in found), default=0)
     for each in found[: _WIDTH // 2]:
         bar = "█" * max(1, round(24 * each["bytes"] / most)) if most else ""
-        yield f"rank {each['from']} ──▶ rank {each['to']}  {bar:24} {each['messages']} messages, {each['bytes']:,} bytes"
+        count = format_count(each["messages"], "message")
+        yield f"rank {each['from']} ──▶ rank {each['to']}  {bar:24} {count}, {each['bytes']:,} bytes"
 
 
 def _collectives(case: Case) -> Iterator[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compose_sim.plugins.learn.app.author import grade
-from compose_sim.plugins.learn.app.course_folder import CourseFolder, read_course
+from compose_sim.plugins.learn.app.author import grade, prove
+from compose_sim.plugins.learn.app.course_folder import SOLUTION, CourseFolder, read_course
+from compose_sim.plugins.learn.core.gradebook import read_grades, to_json
 from compose_sim.plugins.learn.core.outcome import Outcome
 
 ENDLESS = "while True:\n    pass\n"
@@ -23,7 +25,8 @@ def a_course(folder: Path) -> CourseFolder:
         "ranks_per_node: 2, program: harness.py, pass: {metrics: {size: {equals: 2}}}, fails: size}",
         "lessons/01-size/script.py": "SIZE = 1\n",
         "lessons/01-size/solution.py": "import os\n\nSIZE = int(os.environ['WORLD_SIZE'])\n",
-        "lessons/01-size/harness.py": "import json\n\nimport script\n\nprint(json.dumps({'step': 1, 'size': script.SIZE}))\n",
+        "lessons/01-size/harness.py": "import json\nimport os\n\ntoken = os.environ.pop('COMPOSESIM_LESSON')\n\nimport script\n\n"
+        "print(json.dumps({'size': script.SIZE, 'token': token}))\n",
         "lessons/01-size/page.md": "# Size\n",
     }
     for name, text in texts.items():
@@ -43,7 +46,10 @@ def a_student(folder: Path, script: str | None) -> Path:
 @pytest.mark.train
 def test_a_class(tmp_path: Path) -> None:
     lesson = a_course(tmp_path / "course").lessons["01-size"]
-    scripts = {"right": lesson.read("solution.py"), "wrong": lesson.read("script.py"), "emptied": ""}
+    scripts = {
+        **{"right": lesson.read("solution.py"), "wrong": lesson.read("script.py"), "emptied": ""},
+        "forged": 'import os\n\nprint(\'{"size": 2, "token": ""}\', flush=True)\nos._exit(0)\n',
+    }
     folders = [a_student(tmp_path / "class" / name, script) for name, script in scripts.items()]
 
     grades = {each.student: each.outcome for each in grade(folders, [lesson], engine="local")}
@@ -52,7 +58,49 @@ def test_a_class(tmp_path: Path) -> None:
         "right": ("passed", ""),
         "wrong": ("failed", "size"),
         "emptied": ("failed", "run"),
+        "forged": ("failed", "size"),
     }
+
+
+@pytest.mark.train
+def test_a_class_is_graded_at_the_same_time_and_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    """What was graded is not run again while the script is the same; predictions come from the student's folder."""
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    scripts = {"ada": lesson.read("solution.py"), "bob": lesson.read("script.py")}
+    folders = [a_student(tmp_path / "class" / name, script) for name, script in scripts.items()]
+    progress = {"attempts": 4, "hints": 1, "prediction": "perhaps 2?"}
+    (folders[0] / ".composesim").mkdir()
+    (folders[0] / ".composesim" / "lessons.json").write_text(json.dumps({"lessons": {lesson.name: progress}}))
+
+    grades = [*grade(folders, [lesson], engine="local", jobs=2)]
+    known = read_grades(to_json(grades))
+    marked = [replace(each, outcome=replace(each.outcome, seconds=7.0)) for each in known]
+    (folders[1] / "01-size" / "script.py").write_text(scripts["ada"])
+    again = {each.student: each for each in grade(folders, [lesson], engine="local", known=marked)}
+
+    assert known == grades
+    assert {each.student: each.outcome.status for each in grades} == {"ada": "passed", "bob": "failed"}
+    assert (grades[0].attempts, grades[0].hints, grades[0].prediction) == (4, 1, "perhaps 2?")
+    assert again["ada"].outcome.seconds == 7.0
+    assert again["bob"].outcome.status == "passed"
+
+
+@pytest.mark.train
+def test_a_lesson_is_proved_by_every_script_of_its_two_folders(tmp_path: Path) -> None:
+    course = a_course(tmp_path / "course")
+    folder = course.lessons["01-size"].path
+    for name, text in {"accept/two.py": "SIZE = 2\n", "reject/also_two.py": "SIZE = 1 + 1\n"}.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text)
+
+    proof = prove(course.lessons["01-size"])
+
+    statuses = {name: outcome.status for name, outcome in proof.outcomes.items()}
+    assert statuses == {
+        **{"solution.py": "passed", "accept/two.py": "passed"},
+        **{"script.py": "failed", "reject/also_two.py": "passed"},
+    }
+    assert [problem.partition(" ")[0] for problem in proof.problems] == ["reject/also_two.py"]
 
 
 @pytest.mark.train
@@ -81,7 +129,7 @@ def reaches(path_or_host):
         return False
 
 reached = [
-    *filter(reaches, ["/etc/shadow", "/var/run/docker.sock", {str(Path.home() / ".ssh")!r}, CLASS]),
+    *filter(reaches, ["/etc/shadow", "/var/run/docker.sock", {str(Path.home() / ".ssh")!r}, CLASS, *ANSWERS]),
     *filter(reaches, [("1.1.1.1", 53), ("169.254.169.254", 80), ("172.17.0.1", 22)]),
     *([] if os.getuid() else ["root"]),
 ]
@@ -92,15 +140,20 @@ SIZE = 2 + len(reached)
 
 @pytest.mark.docker
 def test_a_hostile_script_reaches_nothing_in_a_container(tmp_path: Path) -> None:
-    """The lesson is passed only if the script has reached no secret, no other student, no network, and is not root."""
+    """The lesson is passed only if the script has reached no secret, no other student, no solution, no network, and is not root."""
     lesson = a_course(tmp_path / "course").lessons["01-size"]
-    student = a_student(tmp_path / "class" / "hostile", HOSTILE.replace("CLASS", repr(str(tmp_path / "class"))))
+    answers = [
+        str(folder / SOLUTION) for folder in (lesson.path, *(each.path for each in read_course().lessons.values()))
+    ]
+    script = HOSTILE.replace("CLASS", repr(str(tmp_path / "class"))).replace("ANSWERS", repr(answers))
+    student = a_student(tmp_path / "class" / "hostile", script)
 
     (only,) = grade([student], [lesson], engine="docker")
 
     assert only.outcome.status == "passed", only.evidence
 
 
+@pytest.mark.train
 def test_what_cannot_be_run_is_not_run(tmp_path: Path) -> None:
     """A link could lead to a file of the teacher, a pipe would block the grader."""
     lesson = a_course(tmp_path / "course").lessons["01-size"]

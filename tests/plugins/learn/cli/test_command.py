@@ -16,11 +16,17 @@ def test_a_student_begins_asks_and_resets(project: Project) -> None:
     delivered = script.read_text()
     script.unlink()
 
+    guess = here.run("learn", "predict", "3", "--answer", "3 orders")
     attempt = here.run("learn", "run", "3")
+    late = here.run("learn", "predict", "3", "--answer", "1")
     hint = here.run("learn", "hint")
     early = here.run("learn", "solution", "3")
 
-    assert (attempt.returncode, early.returncode) == (1, 2)
+    assert (guess.returncode, attempt.returncode, early.returncode, late.returncode) == (0, 1, 2, 2)
+    assert (
+        json.loads((here.folder / ".composesim" / "lessons.json").read_text())["lessons"]["03-epochs"]["prediction"]
+        == "3 orders"
+    )
     assert "there is no 03-epochs/script.py" in attempt.stdout
     assert hint.stdout.count("Hint 1 of 3") == 1
     assert "Try: composesim learn hint 03-epochs" in early.stderr
@@ -39,11 +45,14 @@ def test_a_class_is_written_in_four_formats(project: Project) -> None:
     files = {name: f"grades.{name}" for name in ("csv", "json", "html", "junit")}
     options = [word for name, file in files.items() for word in (f"--{name}", file)]
 
-    ended = project.run("learn", "grade", "--trust", "--lesson", "1", "--lesson", "hang", *options, "ada", "bob")
+    (project.folder / "notes.txt").write_text("a file that a pattern may match")
+    students = ("ada", "notes.txt", "bob")
+
+    ended = project.run("learn", "grade", "--trust", "--lesson", "1", "--lesson", "hang", *options, *students)
 
     assert ended.returncode == 1, ended.stderr
     texts = {name: (project.folder / file).read_text() for name, file in files.items()}
-    assert [*csv.reader(io.StringIO(texts["csv"]))] == [
+    assert [row[:4] for row in csv.reader(io.StringIO(texts["csv"]))] == [
         ["student", "01-ranks", "08-hang", "passed"],
         ["ada", "failed", "failed", "0"],
         ["bob", "failed", "failed", "0"],

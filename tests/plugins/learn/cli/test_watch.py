@@ -68,16 +68,19 @@ def test_a_save_runs_the_lesson_and_keys_are_obeyed(tmp_path: Path) -> None:
         terminal.press("l")
         terminal.wait_for("01-size")
         terminal.press("r")
+        terminal.wait_for("Your prediction")
+        terminal.press("seven\n")
         assert "size is 1" in terminal.wait_for("01-size not yet")
         workbook.script(lesson).write_text(lesson.read("solution.py"))
-        assert "size is 2" in terminal.wait_for("01-size passed")
+        assert "You predicted: seven" in terminal.wait_for("01-size passed")
         terminal.press("n")
         terminal.wait_for("  F\r\n")  # the farewell: there is no other lesson
         terminal.press("q")
         assert process.wait(PATIENCE_S) == 0
 
     progress = Workbook.find(workbook.folder).progress(lesson)
-    assert (progress.attempts, progress.hints, progress.passed_at is not None) == (2, 1, True)
+    assert (progress.attempts, progress.hints, progress.prediction) == (2, 1, "seven")
+    assert progress.passed_at is not None
 
 
 def test_without_a_terminal_it_names_the_command_that_needs_none(tmp_path: Path) -> None:

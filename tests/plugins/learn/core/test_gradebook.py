@@ -7,9 +7,10 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 import xmlschema
 
-from compose_sim.plugins.learn.core.gradebook import Grade, to_csv, to_html, to_json, to_junit
+from compose_sim.plugins.learn.core.gradebook import Grade, read_grades, to_csv, to_html, to_json, to_junit
 from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude
 from tests.builders import ROOT
 
@@ -21,7 +22,7 @@ def an_outcome(status: Status, detail: str = "seen") -> Outcome:
 
 
 GRADES = [
-    Grade(student="ada", lesson="01-ranks", outcome=an_outcome("passed")),
+    Grade(student="ada", lesson="01-ranks", outcome=an_outcome("passed"), attempts=3, hints=1, prediction=NASTY),
     Grade(student="ada", lesson="02-samples", outcome=an_outcome("unjudged", "the daemon is gone")),
     Grade(student=NASTY, lesson="01-ranks", outcome=an_outcome("failed", NASTY)),
     Grade(student=NASTY, lesson="02-samples", outcome=an_outcome("passed")),
@@ -31,9 +32,10 @@ GRADES = [
 def test_csv_has_a_row_for_each_student_and_no_formula() -> None:
     header, ada, nasty = csv.reader(io.StringIO(to_csv(GRADES)))
 
-    assert header == ["student", "01-ranks", "02-samples", "passed"]
-    assert ada == ["ada", "passed", "unjudged", "1"]
-    assert nasty == [f"'{NASTY}", "failed", "passed", "1"]
+    assert header[:4] == ["student", "01-ranks", "02-samples", "passed"]
+    assert header[4:7] == ["01-ranks attempts", "01-ranks hints", "01-ranks prediction"]
+    assert ada[:7] == ["ada", "passed", "unjudged", "1", "3", "1", f"'{NASTY}"]
+    assert nasty[:4] == [f"'{NASTY}", "failed", "passed", "1"]
 
 
 def test_json_has_every_finding() -> None:
@@ -41,6 +43,13 @@ def test_json_has_every_finding() -> None:
 
     assert [grade["outcome"] for grade in grades] == ["passed", "unjudged", "failed", "passed"]
     assert grades[2]["findings"] == [{"id": "set-epoch", "status": "failed", "detail": NASTY, "place": ""}]
+
+
+def test_grades_are_read_again_and_nothing_else_is() -> None:
+    assert read_grades(to_json(GRADES)) == GRADES
+    for text in ("{}", "[]", '{"grades": [{}]}', "x"):
+        with pytest.raises(ValueError, match=r"grades|Expecting"):
+            read_grades(text)
 
 
 def test_html_escapes_what_students_wrote() -> None:

@@ -9,6 +9,8 @@ from compose_sim.plugins.learn.core.lesson import MetricBound, parse_lesson
 
 LESSON = """\
 title: T
+program: harness.py
+number: 12288
 goal: G
 question: Q
 answer: A
@@ -30,11 +32,11 @@ def test_requirements_are_in_the_order_of_judgment() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        ("checks: [set-epoch]", "checks: [set-epoc]", 9, "set-epoc"),
-        ("hints: [one, two, three]", "hints: [one, two]", 6, "hints"),
-        ("steps: 4", "step: 4", 8, "did you mean 'steps'"),
+        ("checks: [set-epoch]", "checks: [set-epoc]", 11, "set-epoc"),
+        ("hints: [one, two, three]", "hints: [one, two]", 8, "hints"),
+        ("steps: 4", "step: 4", 10, "did you mean 'steps'"),
         ("fails: set-epoch", "fails: hang", 1, "'hang' is not a requirement"),
-        ("{equals: 3}", "{}", 11, "one of equals, at_least and at_most"),
+        ("{equals: 3}", "{}", 13, "one of equals, at_least and at_most"),
         ("title: T\n", "", 1, "'title' is missing"),
     ],
 )
@@ -51,6 +53,24 @@ def test_a_lesson_that_requires_nothing_is_refused() -> None:
 
     with pytest.raises(SpecError, match="an empty script would pass"):
         parse_lesson(text, "lesson.yaml")
+
+
+@pytest.mark.parametrize("pair", [("program: harness.py\n", ""), ("steps: 4", "orders: 4")])
+def test_a_requirement_that_cannot_be_measured_is_refused(pair: tuple[str, str]) -> None:
+    with pytest.raises(SpecError):
+        parse_lesson(LESSON.replace(*pair), "lesson.yaml")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "agrees"),
+    [
+        *(("12288", True), ("I think 12,288.", True), ("3 × 4096 = 12288!", True), ("12288.0", True)),
+        *(("6144", False), ("-12288", False), ("many", None), ("", None)),
+    ],
+)
+def test_numbers_in_a_prediction_are_compared(prediction: str, *, agrees: bool | None) -> None:
+    assert parse_lesson(LESSON, "lesson.yaml").agrees(prediction) is agrees
+    assert parse_lesson(LESSON.replace("number: 12288\n", ""), "lesson.yaml").agrees(prediction) is None
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from typing import Any
 
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Place
+from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import DdpForward
 from compose_sim.plugins.learn.core.lesson import Lesson, parse_lesson
-from compose_sim.plugins.learn.core.outcome import Evidence, judge_attempt
+from compose_sim.plugins.learn.core.outcome import Evidence, judge_attempt, measured_numbers
 from tests.builders import a_report
 
 _TEXT = {"title": "T", "goal": "G", "question": "Q", "answer": "A", "why": "W", "hints": "[a, b, c]"}
@@ -18,7 +19,7 @@ _TEXT = {"title": "T", "goal": "G", "question": "Q", "answer": "A", "why": "W", 
 
 def a_lesson(requirements: str, fails: str) -> Lesson:
     lines = [*(f"{key}: {value}" for key, value in _TEXT.items()), f"pass: {requirements}", f"fails: {fails}"]
-    return parse_lesson("\n".join(lines), "lesson.yaml")
+    return parse_lesson("\n".join([*lines, "program: harness.py"]), "lesson.yaml")
 
 
 def a_run(records: tuple[Any, ...] = (), *, steps: int = 8, **report: Any) -> Evidence:
@@ -37,7 +38,7 @@ def test_an_empty_script_fails_whatever_its_checks() -> None:
 
     assert statuses(lesson, empty) == {
         **{"run": "passed", "steps": "failed", "loss_falls": "failed", "collectives": "failed"},
-        "set-epoch": "unjudged",
+        "set-epoch": "failed",
     }
     assert judge_attempt(lesson, empty).status == "failed"
 
@@ -48,9 +49,10 @@ def test_a_check_that_did_not_apply_is_not_passed() -> None:
 
     outcome = judge_attempt(lesson, run)
 
-    assert outcome.status == "unjudged"
+    assert outcome.status == "failed"
     assert outcome.reason is not None
     assert outcome.reason.id == "set-epoch"
+    assert judge_attempt(a_lesson("{steps: 4, not_failed: [set-epoch]}", "steps"), run).status == "passed"
 
 
 def test_a_warning_is_not_passed_and_its_place_is_in_the_folder() -> None:
@@ -86,12 +88,80 @@ def test_reductions_are_counted_per_optimizer_step() -> None:
     assert judge_attempt(lesson, a_run((forward,))).status == "failed"
 
 
-def test_a_metric_that_nobody_printed_fails() -> None:
+def test_only_what_the_program_of_the_course_reports_counts_and_all_of_it() -> None:
     lesson = a_lesson("{metrics: {total: {equals: 6}}}", "total")
 
-    assert statuses(lesson, a_run(metrics={"total": 6}))["total"] == "passed"
-    assert statuses(lesson, a_run(metrics={"total": 7}))["total"] == "failed"
-    assert statuses(lesson, a_run())["total"] == "failed"
+    def of(*lines: str) -> str:
+        return statuses(lesson, replace(a_run(metrics={"total": 6}), measured=measured_numbers(lines, "abc")))["total"]
+
+    assert of('{"total": 6, "token": "abc"}') == "passed"
+    assert of('{"total": 6, "token": "abc"}', '{"total": 7, "token": "abc"}') == "failed"
+    assert of('{"total": 6}', '{"total": 6, "token": ""}', '{"total": 6, "note": "abc"}', "abc", '["abc"]') == "failed"
+    assert of() == "failed"
+
+
+def an_epoch(number: int, *rows: int) -> tuple[Any, ...]:
+    step = OptimizerStep(step=1, optimizer=0, nth=1, backwards=1, type="SGD")
+    forward = TrainingForward(model=0, ranks=(0, 1), forward=0, rows=rows, loader=0, epoch=number)
+    return forward, step
+
+
+def of_ranks(*records: tuple[Any, ...]) -> Evidence:
+    ranks = {rank: RankObserved(rank=rank, node=f"node-{rank}", records=each) for rank, each in enumerate(records)}
+    return replace(a_run(), observed=Observed(ranks=ranks))
+
+
+def test_every_sample_is_trained_on_once_in_each_epoch() -> None:
+    lesson = a_lesson("{samples_per_epoch: 4}", "samples_per_epoch")
+
+    def status(*records: tuple[Any, ...]) -> str:
+        return judge_attempt(lesson, of_ranks(*records)).status
+
+    assert status(an_epoch(0, 1, 2), an_epoch(0, 3, 4)) == "passed"
+    assert status(an_epoch(0, 1, 2, 3), an_epoch(0, 4)) == "passed"  # unequal shares
+    assert status(an_epoch(0, 1, 2), an_epoch(0, 2, 3)) == "failed"
+    assert status(an_epoch(0, 1), an_epoch(0, 2)) == "failed"
+    assert status((*an_epoch(0, 1), *an_epoch(1, 1)), (*an_epoch(0, 2), *an_epoch(1, 2))) == "failed"
+    assert status((), ()) == "failed"
+
+
+def test_epochs_are_in_different_orders() -> None:
+    lesson = a_lesson("{samples_per_epoch: 6, orders: 2}", "orders")
+
+    def status(*second: int) -> str:
+        return judge_attempt(lesson, of_ranks((*an_epoch(0, 1, 2, 3, 4, 5, 6), *an_epoch(1, *second)))).status
+
+    assert status(3, 1, 5, 2, 6, 4) == "passed"
+    assert status(1, 2, 3, 4, 5, 6) == "failed"
+    assert status(6, 5, 4, 3, 2, 1) == "failed"
+    assert status(4, 5, 6, 1, 2, 3) == "failed"  # the same batches in another sequence
+
+
+def test_backward_passes_are_counted_for_each_step() -> None:
+    lesson = a_lesson("{backwards_per_step: 4}", "backwards_per_step")
+
+    def status(*counts: int) -> str:
+        steps = (OptimizerStep(step=1, optimizer=0, nth=1, backwards=count, type="SGD") for count in counts)
+        return judge_attempt(lesson, a_run(tuple(steps))).status
+
+    assert status(4, 4) == "passed"
+    assert status(4, 1) == "failed"
+    assert status() == "failed"
+
+
+def test_the_line_of_the_student_is_shown_beside_those_of_torch() -> None:
+    frames = [f'  File "/torch/{number}.py", line 1, in f\n    x' for number in range(9)]
+    text = "\n".join(['  File "/home/ada/13/script.py", line 7, in g', "    dist.isend(3)", *frames, "TypeError: 3"])
+    crashed = a_run(verdict="failed", cause=Cause(kind="exception", rank=0, message="TypeError: 3", traceback=text))
+
+    reason = judge_attempt(a_lesson("{steps: 4}", "steps"), crashed).reason
+
+    assert reason is not None
+    assert reason.detail.splitlines()[:3] == [
+        "TypeError: 3",
+        '  File "13/script.py", line 7, in g',
+        "    dist.isend(3)",
+    ]
 
 
 def test_a_run_that_fails_is_not_passed_and_one_that_the_engine_lost_is_not_judged() -> None:

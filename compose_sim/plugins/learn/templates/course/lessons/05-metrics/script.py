@@ -17,7 +17,7 @@ def make(count: int, seed: int) -> TensorDataset:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, valid: TensorDataset) -> tuple[float, int]:
-    """Return the accuracy, and the number of samples that it was computed on."""
+    """Return the accuracy on all samples, and their number; called on every rank."""
     hits = total = 0
     for features, labels in DataLoader(valid, batch_size=10, sampler=DistributedSampler(valid, shuffle=False)):
         hits += (model(features).argmax(1) == labels).sum().item()

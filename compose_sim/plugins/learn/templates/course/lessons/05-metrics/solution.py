@@ -17,7 +17,7 @@ def make(count: int, seed: int) -> TensorDataset:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, valid: TensorDataset) -> tuple[float, int]:
-    """Return the accuracy, and the number of samples that it was computed on."""
+    """Return the accuracy on all samples, and their number; called on every rank."""
     features, labels = valid[dist.get_rank() :: dist.get_world_size()]  # each sample on one rank, none twice
     hits = (model(features).argmax(1) == labels).sum().item()
     counts = torch.tensor([hits, len(labels)])

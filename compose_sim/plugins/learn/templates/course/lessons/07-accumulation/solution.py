@@ -13,12 +13,12 @@ ACCUMULATE = 4
 
 def train() -> None:
     torch.manual_seed(0)
-    points = torch.rand(256, 4)
-    data = TensorDataset(points, points.prod(1, keepdim=True))
+    points = torch.rand(96, 4)
+    data = TensorDataset(points, points.sum(1, keepdim=True))
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=4, sampler=sampler)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for epoch in range(2):
         sampler.set_epoch(epoch)
         for number, (inputs, targets) in enumerate(loader, start=1):

@@ -1,6 +1,5 @@
 """Train on two nodes, save a checkpoint to the folder that they share, and load it again on every rank."""
 
-import json
 import os
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 CHECKPOINT = Path(os.environ.get("COMPOSESIM_SHARED", ".")) / "model.pt"
 
 
-def train() -> None:
+def train() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(dist.get_rank())
     model = DistributedDataParallel(nn.Linear(4, 1))
@@ -22,17 +21,26 @@ def train() -> None:
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True)).backward()
         optimizer.step()
+    return model, optimizer
 
+
+def save(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Write the checkpoint; called on every rank."""
     if dist.get_rank() == 0:
-        torch.save({"model": model.module.state_dict(), "step": 8}, CHECKPOINT)
+        state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, CHECKPOINT)
     dist.barrier()  # nobody reads before the file is complete
 
+
+def load(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> int:
+    """Load the checkpoint on every rank, and return its step."""
     state = torch.load(CHECKPOINT, map_location="cpu", weights_only=True)
     model.module.load_state_dict(state["model"])
-    print(json.dumps({"step": 8, "loaded_step": state["step"]}), flush=True)
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"]
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    train()
+    save(*train(), step=8)
     dist.destroy_process_group()

@@ -14,6 +14,12 @@ CHECKPOINT = Path(os.environ.get("COMPOSESIM_SHARED", ".")) / "model.pt"
 STEPS = 40
 
 
+def batch(step: int) -> torch.Tensor:
+    """Return the samples of this rank in a step; after a restart they are the same again."""
+    generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+    return torch.rand(8, 4, generator=generator)
+
+
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     """Write the checkpoint under another name first: under its own name there is always a complete one."""
     unfinished = CHECKPOINT.with_suffix(".tmp")
@@ -21,12 +27,12 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     unfinished.replace(CHECKPOINT)
 
 
-def train() -> None:
+def train() -> nn.Module:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(1, STEPS + 1):
-        inputs = torch.rand(8, 4)
+        inputs = batch(step)
         loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
         optimizer.zero_grad()
         loss.backward()
@@ -36,6 +42,7 @@ def train() -> None:
             print(json.dumps({"step": step, "loss": round(loss.item(), 4)}), flush=True)
             if step % 5 == 0:
                 save(model.module, optimizer, step)
+    return model.module
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """Train with the DataParallel of script.py and with torch's own wrapper, compare them, and count the all-reduces."""
 
 import copy
-import json
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
+from measure import Traffic, report
 from script import DataParallel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 5
-in_backward = False
-calls: list[bool] = []  # for each all-reduce, whether it was started while backward was running
+traffic = Traffic()
+noted = 0  # collectives of the steps before
+hidden = 0  # elements whose all-reduce was started while backward was running, and did not stop it
 
 
 def build() -> nn.Sequential:
@@ -21,22 +23,16 @@ def build() -> nn.Sequential:
 
 def note_the_end(_: nn.Module, __: object, ___: object) -> None:
     """The gradients of the first layer come last: when they are ready, backward is over."""
-    global in_backward
-    in_backward = False
+    global hidden
+    hidden += sum(elements for _, elements, is_asynchronous in traffic.collectives[noted:] if is_asynchronous)
 
 
 def main() -> None:
-    global in_backward
-    rank, true_all_reduce = dist.get_rank(), dist.all_reduce
-
-    def counted(*args, **kwargs):
-        calls.append(in_backward)
-        return true_all_reduce(*args, **kwargs)
-
+    global noted
+    rank = dist.get_rank()
     torch.manual_seed(rank)  # the ranks begin with different parameters: the wrapper has to make them equal
     own_module = build()
     theirs = DistributedDataParallel(copy.deepcopy(own_module))
-    dist.all_reduce = counted
     own = DataParallel(own_module)
     own_module[0].register_full_backward_hook(note_the_end)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (theirs, own)]
@@ -46,26 +42,26 @@ def main() -> None:
         inputs = torch.rand(16, 48, generator=generator)
         for model, optimizer in zip((theirs, own), optimizers, strict=True):
             optimizer.zero_grad()
-            loss = nn.functional.mse_loss(model(inputs), inputs.mean(1, keepdim=True))
-            in_backward = model is own
-            loss.backward()
-            in_backward = False
-            if model is own:
-                own.finish()
+            with traffic if model is own else nullcontext():
+                loss = nn.functional.mse_loss(model(inputs), inputs.mean(1, keepdim=True))
+                loss.backward()
+                if model is own:
+                    own.finish()
             optimizer.step()
+        noted = len(traffic.collectives)
         for mine, wanted in zip(own_module.parameters(), theirs.module.parameters(), strict=True):
             difference = max(difference, (mine.grad - wanted.grad).abs().max().item())
     flat = torch.cat([parameter.detach().flatten() for parameter in own_module.parameters()])
     others = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     dist.all_gather(others, flat)
-    if rank == 0:
-        metrics = {
-            "largest_difference": difference,
-            "parameters_differ": sum(int((each != flat).sum()) for each in others),
-            "all_reduces_per_step": len(calls) / STEPS,
-            "started_in_backward": sum(calls) / STEPS,
-        }
-        print(json.dumps({"step": STEPS, **metrics}), flush=True)
+    elements = sum(elements for _, elements, _ in traffic.collectives)
+    report(
+        largest_difference=difference,
+        parameters_differ=sum(int((each != flat).sum()) for each in others),
+        collectives_per_step=len(traffic.collectives) / STEPS,
+        elements_per_parameter=elements / STEPS / len(flat),
+        part_in_backward=hidden / STEPS / len(flat),
+    )
 
 
 if __name__ == "__main__":

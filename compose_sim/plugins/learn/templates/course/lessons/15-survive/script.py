@@ -14,7 +14,13 @@ CHECKPOINT = Path(os.environ.get("COMPOSESIM_SHARED", ".")) / "model.pt"
 STEPS, SAVE_EVERY = 60, 20
 
 
-def train() -> None:
+def batch(step: int) -> torch.Tensor:
+    """Return the samples of this rank in a step; after a restart they are the same again."""
+    generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+    return torch.rand(64, 16, generator=generator)
+
+
+def train() -> nn.Module:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -24,7 +30,7 @@ def train() -> None:
         model.module.load_state_dict(state["model"])
         done = state["step"]
     for step in range(done + 1, STEPS + 1):
-        inputs = torch.rand(64, 16, generator=torch.Generator().manual_seed(step))
+        inputs = batch(step)
         loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
         optimizer.zero_grad()
         loss.backward()
@@ -34,6 +40,7 @@ def train() -> None:
             print(json.dumps({"step": step, "loss": round(loss.item(), 4)}), flush=True)
             if step % SAVE_EVERY == 0:
                 torch.save({"model": model.module.state_dict(), "step": step}, CHECKPOINT)
+    return model.module
 
 
 if __name__ == "__main__":

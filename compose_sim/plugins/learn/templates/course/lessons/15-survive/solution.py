@@ -14,7 +14,13 @@ CHECKPOINT = Path(os.environ.get("COMPOSESIM_SHARED", ".")) / "model.pt"
 STEPS, SAVE_EVERY = 60, 2
 
 
-def train() -> None:
+def batch(step: int) -> torch.Tensor:
+    """Return the samples of this rank in a step; after a restart they are the same again."""
+    generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+    return torch.rand(64, 16, generator=generator)
+
+
+def train() -> nn.Module:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -25,7 +31,7 @@ def train() -> None:
         optimizer.load_state_dict(state["optimizer"])
         done = state["step"]
     for step in range(done + 1, STEPS + 1):
-        inputs = torch.rand(64, 16, generator=torch.Generator().manual_seed(step))
+        inputs = batch(step)
         loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
         optimizer.zero_grad()
         loss.backward()
@@ -38,6 +44,7 @@ def train() -> None:
                 unfinished = CHECKPOINT.with_suffix(".tmp")
                 torch.save(state, unfinished)
                 unfinished.replace(CHECKPOINT)  # a failure while saving leaves the checkpoint before it
+    return model.module
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""Wrong: no sample is used twice, but half of them never."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def train() -> None:
+    torch.manual_seed(0)  # every rank makes the same points, and the same model
+    points = torch.rand(64, 1)
+    data = TensorDataset(points[:32], 3 * points[:32] + 1)
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()

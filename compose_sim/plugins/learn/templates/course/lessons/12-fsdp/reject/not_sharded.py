@@ -1,0 +1,29 @@
+"""Wrong: every rank has the whole model."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def build() -> nn.Sequential:
+    blocks = [nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(4)]
+    return nn.Sequential(*blocks, nn.Linear(32, 1))
+
+
+def train() -> None:
+    torch.manual_seed(0)
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # after sharding: it must step the shards
+    generator = torch.Generator().manual_seed(dist.get_rank())  # each rank has samples of its own
+    for _ in range(8):
+        inputs = torch.rand(8, 32, generator=generator)
+        loss = nn.functional.mse_loss(model(inputs), inputs.mean(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()

@@ -1,0 +1,81 @@
+"""Train with script.py through failures, then once more without any, and compare the parameters at the end."""
+
+import io
+import os
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from measure import report
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+SHARED = Path(os.environ["COMPOSESIM_SHARED"])
+DIED = SHARED / ".died-while-saving"
+steps = 0
+
+
+def count(*_) -> None:
+    global steps
+    steps += 1
+
+
+def parameters(model: nn.Module) -> Tensor:
+    return torch.cat([each.detach().flatten().clone() for each in model.parameters()])
+
+
+def die_while_saving() -> None:
+    """Let rank 0 die in its third save after the restart, with half of the file written."""
+    save, saves = torch.save, 0
+
+    def half(state, file, *args, **kwargs):
+        nonlocal saves
+        saves += 1
+        if saves < 3 or DIED.exists():
+            return save(state, file, *args, **kwargs)
+        buffer = io.BytesIO()
+        save(state, buffer, *args, **kwargs)
+        text = buffer.getvalue()[: buffer.tell() // 2]
+        DIED.touch()
+        if hasattr(file, "write"):
+            file.write(text)
+            file.flush()
+        else:
+            Path(file).write_bytes(text)
+        os._exit(3)
+
+    torch.save = half
+
+
+def main() -> None:
+    register_optimizer_step_post_hook(count)
+    if dist.get_rank() == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+        die_while_saving()
+    from script import train  # after torch.save was replaced
+
+    end = parameters(train())
+    after_restart = steps
+    dist.barrier()
+    died = DIED.exists()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        for each in filter(Path.is_file, [*SHARED.rglob("*")]):
+            each.unlink()
+    dist.barrier()
+    time.sleep = lambda _: None
+    with redirect_stdout(None):
+        other = parameters(train())
+    report(
+        steps_after_restart=after_restart,
+        steps_without_checkpoint=steps - after_restart,
+        end_differs=(end - other).abs().max().item(),
+        died_while_saving=int(died),
+    )
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    main()
+    dist.destroy_process_group()

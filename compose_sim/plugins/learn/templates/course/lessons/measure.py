@@ -1,0 +1,53 @@
+"""Measure what a script does, for the programs of the lessons: at the process group, whatever names the script calls."""
+
+import json
+import os
+from collections import Counter
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_TOKEN = os.environ.pop("COMPOSESIM_LESSON", "")  # only numbers that are printed with it count
+
+
+def report(**numbers: float) -> None:
+    """Hand in numbers that the lesson judges."""
+    print(json.dumps({**numbers, "token": _TOKEN}), flush=True)
+
+
+class Traffic(TorchDispatchMode):
+    """Note what goes through process groups while this is active. If `emptied`, messages arrive as zeros."""
+
+    def __init__(self, *, emptied: bool = False) -> None:
+        super().__init__()
+        self.emptied = emptied
+        self.messages: Counter[int] = Counter()  # by receiver
+        self.sent_bytes: Counter[int] = Counter()
+        self.collectives: list[tuple[str, int, bool]] = []  # name, elements, and whether the caller goes on meanwhile
+        self._kept: list[list[torch.Tensor]] = []  # until the messages have left
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        namespace, _, name = function.name().partition("::")
+        if namespace in ("c10d", "_c10d_functional"):
+            given = dict(zip((each.name for each in function._schema.arguments), args, strict=False))
+            args = self._note(name.partition(".")[0], given, args)
+        return function(*args, **(kwargs or {}))
+
+    def _note(self, name: str, given: dict, args: tuple) -> tuple:
+        tensors = _tensors(args[0]) if args else []
+        if name == "send":
+            self.messages[given["dst"]] += 1
+            self.sent_bytes[given["dst"]] += sum(each.numel() * each.element_size() for each in tensors)
+            if self.emptied:
+                self._kept.append([torch.zeros_like(each) for each in tensors])
+                return (self._kept[-1], *args[1:])
+        elif not name.startswith(("recv", "wait", "_")):
+            is_asynchronous = bool(given.get("async_op", given.get("asyncOp", True)))  # its name depends on the version
+            self.collectives.append((name.rstrip("_"), sum(each.numel() for each in tensors), is_asynchronous))
+        return args
+
+
+def _tensors(value) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [found for each in value for found in _tensors(each)] if isinstance(value, list | tuple) else []
