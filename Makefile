@@ -104,6 +104,9 @@ dist: setup ## Build the sdist, the wheel and their SBOM (CycloneDX) in dist
 zoo: setup ## Run the checks on scripts that are wrong and on scripts that only look wrong; ARGS=set-epoch selects some
 	$(BIN)/python -m tests.zoo $(ARGS)
 
+course: setup ## Prove the lessons: run all solutions, and the cheats that must not pass; ARGS='--lesson 3' selects some
+	$(BIN)/composesim learn dev check $(ARGS)
+
 release: VERSION = v$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' compose_sim/version.py)
 release: setup ## Sign a tag for the version in compose_sim/version.py, and check that it may be published; then push the tag
 	git tag --sign --message "composesim $(VERSION)" $(VERSION)

@@ -1,0 +1,17 @@
+"""Wrong: all activations wait for one backward pass."""
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+PIECES = 4
+
+
+def train_step(model: nn.Module, optimizer: Optimizer, inputs: Tensor, targets: Tensor) -> None:
+    """Step along the gradient of the mean loss over all samples."""
+    optimizer.zero_grad()
+    losses = []
+    for some, wanted in zip(inputs.chunk(PIECES), targets.chunk(PIECES), strict=True):
+        loss = nn.functional.mse_loss(model(some), wanted)
+        losses.append(loss * len(some) / len(inputs))
+    sum(losses).backward()
+    optimizer.step()

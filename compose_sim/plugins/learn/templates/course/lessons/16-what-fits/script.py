@@ -1,0 +1,12 @@
+"""Make a training step within a budget of memory. harness.py calls this, measures the bytes and compares the result."""
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+def train_step(model: nn.Module, optimizer: Optimizer, inputs: Tensor, targets: Tensor) -> None:
+    """Step along the gradient of the mean loss over all samples."""
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()

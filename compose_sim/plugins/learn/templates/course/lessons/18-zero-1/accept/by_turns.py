@@ -1,0 +1,22 @@
+"""Right: layers by turns."""
+
+import torch
+import torch.distributed as dist
+from torch.nn import Parameter
+
+
+class ShardedAdam:
+    """An optimizer that keeps on each rank only the state of the parameters that this rank updates."""
+
+    def __init__(self, parameters: list[Parameter], lr: float) -> None:
+        self.owned: list[list[Parameter]] = [[] for _ in range(dist.get_world_size())]
+        for number, parameter in enumerate(parameters[::-1]):
+            self.owned[number // 2 % dist.get_world_size()].append(parameter)
+        self.optimizer = torch.optim.Adam(self.owned[dist.get_rank()], lr=lr)
+
+    def step(self) -> None:
+        """Update all parameters on all ranks; called on every rank when gradients are averaged."""
+        self.optimizer.step()
+        for owner, parameters in enumerate(self.owned):
+            for parameter in parameters:
+                dist.broadcast(parameter.data, src=owner)

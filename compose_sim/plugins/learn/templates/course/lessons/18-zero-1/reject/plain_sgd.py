@@ -1,0 +1,16 @@
+"""Wrong: another optimizer, which needs no state."""
+
+import torch
+from torch.nn import Parameter
+
+
+class ShardedAdam:
+    """An optimizer that keeps on each rank only the state of the parameters that this rank updates."""
+
+    def __init__(self, parameters: list[Parameter], lr: float) -> None:
+        self.parameters = parameters
+        self.optimizer = torch.optim.SGD(parameters, lr=lr)
+
+    def step(self) -> None:
+        """Update all parameters on all ranks; called on every rank when gradients are averaged."""
+        self.optimizer.step()

@@ -1,0 +1,60 @@
+"""Measure the memory of a training step, for the programs of the lessons: what is kept for backward, and what lives on."""
+
+import gc
+import weakref
+from collections import Counter
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class _Kept:
+    """A tensor that autograd keeps for backward."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Activations:
+    """Count the bytes that autograd keeps for backward while this is active; those of `parameters` are there anyway."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.most = self._now = 0
+        self._own = {each.untyped_storage().data_ptr() for each in parameters}
+        self._users: Counter[int] = Counter()  # of each storage
+        self._hooks = saved_tensors_hooks(self._pack, lambda kept: kept.tensor)
+
+    def __enter__(self) -> "Activations":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    def _pack(self, tensor: Tensor) -> _Kept:
+        kept, storage = _Kept(tensor), tensor.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        if place not in self._own:
+            self._users[place] += 1
+            self._now += size if self._users[place] == 1 else 0
+            self.most = max(self.most, self._now)
+            weakref.finalize(kept, self._drop, place, size)
+        return kept
+
+    def _drop(self, place: int, size: int) -> None:
+        self._users[place] -= 1
+        self._now -= size if not self._users[place] else 0
+
+
+def living() -> dict[int, int]:
+    """Return the bytes of each storage of tensors that are alive, by its address."""
+    gc.collect()
+    found = {}
+    for each in gc.get_objects():
+        if isinstance(each, torch.Tensor) and type(each) in (Tensor, torch.nn.Parameter) and not each.is_sparse:
+            storage = each.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+            if each.is_leaf and each.grad is not None:
+                found[each.grad.untyped_storage().data_ptr()] = each.grad.untyped_storage().nbytes()
+    return found
