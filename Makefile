@@ -1,6 +1,6 @@
 # Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist zoo bench bench-against soak public release clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist zoo course bench bench-against soak public release clean
 
 # The end of `make help` explains these.
 export PYTHON TORCH TORCH_INDEX LOCKED MATRIX_HOME
