@@ -97,7 +97,7 @@ def _request(lesson: LessonFolder, project: Path, engine: LessonEngine) -> Reque
         "hang_timeout": wanted.hang_timeout,
         "max_restarts": wanted.max_restarts,
         "gpus": "none",
-        "check": {"only": (*wanted.required.not_failed, *wanted.required.checks) or ("hang",)},
+        "check": {"only": (*wanted.required.explained_by, *wanted.required.checks) or ("hang",)},
         **(_contained() if engine == "docker" else {}),
     }
     request = Request(spec=ClusterSpec.model_validate(values), folder=project, isolates=True)

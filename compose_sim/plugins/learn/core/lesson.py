@@ -68,7 +68,7 @@ class Requirements(BaseModel):
     )
     backwards_per_step: Count | None = Field(None, description="Backward passes before each optimizer step")
     checks: CheckIds = Field((), description="Checks of `composesim check` that must pass")
-    not_failed: CheckIds = Field((), description="Checks that must not fail, but may have nothing to judge")
+    explained_by: CheckIds = Field((), description="Checks that are shown, if they fail, beside what was not met")
     metrics: dict[str, MetricBound] = Field(
         default_factory=dict, description="Bounds of numbers that the program reports; needs a program of the course"
     )
@@ -126,18 +126,19 @@ class Lesson(BaseModel):
         return (
             *("run", *(name for name in wanted.checks if name == "hang")),  # what does not end cannot be judged further
             *(name for name in counted if getattr(wanted, name) is not None),
-            *(name for name in (*wanted.not_failed, *wanted.checks) if name != "hang"),
+            *(name for name in wanted.checks if name != "hang"),
             *wanted.metrics,
             *(each.name for each in wanted.expect),
+            *(name for name in wanted.explained_by if name not in wanted.checks),
         )
 
     @model_validator(mode="after")
     def _fails_for_a_requirement(self) -> Self:
-        if self.fails not in self.requirements:
+        if self.fails not in self.requirements or self.fails in self.required.explained_by:
             raise ValueError(
                 f"fails: '{self.fails}' is not a requirement of this lesson: {', '.join(self.requirements)}"
             )
-        if set(self.requirements) <= {"run", *self.required.not_failed}:
+        if set(self.requirements) <= {"run", *self.required.explained_by}:
             raise ValueError("pass: it requires nothing, so an empty script would pass")
         if self.required.metrics and self.program == SCRIPT:
             raise ValueError(

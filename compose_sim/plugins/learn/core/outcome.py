@@ -62,7 +62,11 @@ class Outcome:
 def judge_attempt(lesson: Lesson, evidence: Evidence) -> Outcome:
     """Return the outcome of an attempt, with a finding for each requirement of the lesson, in order."""
     order = lesson.requirements
-    findings = tuple(sorted(_findings(lesson, evidence), key=lambda finding: order.index(finding.id)))
+    found = [*_findings(lesson, evidence)]
+    if any(each.status == "failed" for each in found):  # alone, a check may object to a right solution of another kind
+        explained = (_check(name, evidence) for name in lesson.required.explained_by)
+        found += [each for each in explained if each.status == "failed" and each.place]
+    findings = tuple(sorted(found, key=lambda finding: order.index(finding.id)))
     return conclude(findings, seconds=evidence.report.timings.total_s or 0.0)
 
 
@@ -102,8 +106,6 @@ def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
         yield from _samples(wanted.samples_per_epoch, wanted.orders, observed)
     if wanted.backwards_per_step is not None:
         yield _backwards(wanted.backwards_per_step, observed)
-    for name in wanted.not_failed:
-        yield _check(name, evidence, may_not_apply="nothing to judge")
     for name in wanted.checks:
         yield _check(name, evidence, needs=lesson.needs.get(name, ""))
     for name, bound in wanted.metrics.items():
@@ -209,14 +211,12 @@ def measured_numbers(lines: Iterable[str], token: str) -> dict[str, tuple[float,
     return {name: tuple(values) for name, values in found.items()}
 
 
-def _check(name: str, evidence: Evidence, *, may_not_apply: str = "", needs: str = "") -> Finding:
+def _check(name: str, evidence: Evidence, *, needs: str = "") -> Finding:
     """Return what a check found. One that had nothing to judge is not passed: the script lacks what the lesson is about."""
     result = next((each for each in evidence.report.checks if each.id == name), None)
     if result is None:
         return Finding(id=name, status="unjudged", detail="this check was not run")
     if result.status == "not-applicable" and evidence.report.verdict != "interrupted":
-        if may_not_apply:
-            return Finding(id=name, status="passed", detail=f"{may_not_apply}: {result.detail}")
         return Finding(id=name, status="failed", detail="\n".join(filter(None, (needs, result.detail))))
     status = _STATUS.get(result.status, "unjudged")
     file = result.place.file.removeprefix(f"{evidence.folder}/") if result.place else ""

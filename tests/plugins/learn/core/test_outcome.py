@@ -52,7 +52,17 @@ def test_a_check_that_did_not_apply_is_not_passed() -> None:
     assert outcome.status == "failed"
     assert outcome.reason is not None
     assert outcome.reason.id == "set-epoch"
-    assert judge_attempt(a_lesson("{steps: 4, not_failed: [set-epoch]}", "steps"), run).status == "passed"
+
+
+def test_a_check_that_explains_decides_nothing() -> None:
+    lesson = a_lesson("{steps: 4, explained_by: [set-epoch]}", "steps")
+    failed = CheckResult(id="set-epoch", status="failed", detail="…", place=Place(file="/home/ada/3/script.py", line=7))
+
+    assert statuses(lesson, a_run(checks=(failed,))) == {"run": "passed", "steps": "passed"}
+    assert statuses(lesson, a_run(checks=(failed,), steps=2)) == {
+        **{"run": "passed", "steps": "failed"},
+        "set-epoch": "failed",
+    }
 
 
 def test_a_warning_is_not_passed_and_its_place_is_in_the_folder() -> None:
