@@ -95,7 +95,7 @@ def test_a_page_is_one_screen_and_the_solution_differs_from_the_script(name: str
 
     assert len(lesson.read(PAGE).split()) <= MAX_WORDS
     assert lesson.read(SOLUTION) != lesson.read("script.py")
-    assert "import torch" in lesson.read("script.py")
+    assert " torch" in lesson.read("script.py")  # it imports it, or a part of it
     compile(lesson.read("script.py"), name, "exec")
 
 
