@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ class _Kept:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
+        self.drop: Callable[[], object] = bool  # what to call once backward has used it
 
 
 class Activations:
@@ -23,7 +25,7 @@ class Activations:
         self.most = self._now = 0
         self._own = {each.untyped_storage().data_ptr() for each in parameters}
         self._users: Counter[int] = Counter()  # of each storage
-        self._hooks = saved_tensors_hooks(self._pack, lambda kept: kept.tensor)
+        self._hooks = saved_tensors_hooks(self._pack, self._unpack)
 
     def __enter__(self) -> "Activations":
         self._hooks.__enter__()
@@ -39,8 +41,12 @@ class Activations:
             self._users[place] += 1
             self._now += size if self._users[place] == 1 else 0
             self.most = max(self.most, self._now)
-            weakref.finalize(kept, self._drop, place, size)
+            kept.drop = weakref.finalize(kept, self._drop, place, size)
         return kept
+
+    def _unpack(self, kept: _Kept) -> Tensor:
+        kept.drop()  # backward is here; an observer may hold the graph for longer
+        return kept.tensor
 
     def _drop(self, place: int, size: int) -> None:
         self._users[place] -= 1

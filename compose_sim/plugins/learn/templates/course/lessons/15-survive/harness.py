@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 SHARED = Path(os.environ["COMPOSESIM_SHARED"])
 DIED = SHARED / ".died-while-saving"
 steps = 0
+is_over = False  # whether no more failures come
 
 
 def count(*_) -> None:
@@ -33,7 +34,7 @@ def die_while_saving() -> None:
     def half(state, file, *args, **kwargs):
         nonlocal saves
         saves += 1
-        if saves < 3 or DIED.exists():
+        if saves < 3 or is_over or DIED.exists():
             return save(state, file, *args, **kwargs)
         buffer = io.BytesIO()
         save(state, buffer, *args, **kwargs)
@@ -50,6 +51,7 @@ def die_while_saving() -> None:
 
 
 def main() -> None:
+    global is_over
     register_optimizer_step_post_hook(count)
     if dist.get_rank() == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
         die_while_saving()
@@ -64,6 +66,7 @@ def main() -> None:
         for each in filter(Path.is_file, [*SHARED.rglob("*")]):
             each.unlink()
     dist.barrier()
+    is_over = True
     time.sleep = lambda _: None
     with redirect_stdout(None):
         other = parameters(train())
