@@ -37,7 +37,9 @@ def samples_finding(
         missing, text = "random", "the samples are the right ones, but they were changed by other random numbers"
     else:
         missing, text = _explain(reference, rank, step, wanted, found, moves.interrupted)
-    if missing == "random" and _is_rank_0s(reference, rank, step, begins, _drawn(wanted, found), found, moves):
+    if missing in ("random", "sampler-rank") and _is_rank_0s(
+        reference, rank, step, begins, _drawn(wanted, found), found, moves
+    ):
         missing, text = "random-of-rank-0", f"{text}, and equals that of rank 0"
     fix = {
         "sampler-position": _POSITION,
