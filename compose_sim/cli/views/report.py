@@ -179,7 +179,7 @@ def print_judgement(report: Report, *, verbose: bool, seconds: float | None = No
     problems = sorted((each for each in results if each.is_problem), key=lambda each: each.status == "failed")
     quiet = [each.status for each in results if not each.is_problem]
     echo()
-    if verbose:
+    if verbose or len(results) == 1:
         print_checks(results)
     else:
         counts = ", ".join(f"{quiet.count(each)} {each.replace('-', ' ')}" for each in dict.fromkeys(quiet))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from compose_sim.assets import node_code
 from compose_sim.core.plan.model import Plan, Program
@@ -15,6 +18,7 @@ from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.world.core.world import PlannedWorld, planned_world
 
 _PATIENCE_S, _SAMPLER_S = 300, 120
+_NEEDS_GPU = re.compile(r"CUDA|NVIDIA")
 _EMULATED = "COMPOSESIM_EMULATED_GPUS"  # per node
 _MOST_OUTPUT, _MOST_RESULT = 4 << 20, 64 << 20
 
@@ -28,6 +32,27 @@ def run_ranks(
             "--world runs the script with this machine's Python: not in an image, nor with another recipe",
             hint="composesim plan --world 1024 --image host train.py",
         )
+    emulated = plan.nodes[0].environment.get(_EMULATED)
+    found = _result(plan, program, world=world, per_node=per_node, ranks=ranks, most_bytes=most_bytes)
+    if emulated and any(_NEEDS_GPU.search(each.get("error", "")) for each in found["ranks"]):
+        gpus = {_EMULATED: str(max(per_node, int(emulated)))}
+        found = _result(
+            plan, program, world=world, per_node=per_node, ranks=ranks, most_bytes=most_bytes, variables=gpus
+        )
+    return planned_world(world, per_node, found)
+
+
+def _result(
+    plan: Plan,
+    program: Program,
+    *,
+    world: int,
+    per_node: int,
+    ranks: Sequence[int],
+    most_bytes: int,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return what the ranks wrote. Without `variables` they have no GPU, not even an emulated one, which fake tensors do not know."""
     words = ["-m", program.target] if program.is_module else [program.target]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         settings = {
@@ -39,8 +64,7 @@ def run_ranks(
             "most_bytes": most_bytes,
             "sampler_seconds": _SAMPLER_S,
         }
-        own = plan.nodes[0].environment
-        gpus = {_EMULATED: str(max(per_node, int(own[_EMULATED])))} if _EMULATED in own else {}
+        own = {name: value for name, value in plan.nodes[0].environment.items() if name != _EMULATED}
         role = [plan.python, str(node_code() / "__main__.py"), "world-ranks", json.dumps(settings)]
         _, output = bounded_output_of(
             [*role, *words, *program.arguments],
@@ -51,14 +75,14 @@ def run_ranks(
             variables={
                 **plan.environment,
                 **own,
-                **gpus,
+                **variables,
                 "COMPOSESIM_SHARED": folder,
                 "TMPDIR": folder,  # a project in /tmp must not count as temporary
             },
         )
         try:
             result = read_project_file(Path(folder) / "result.json", Path(folder), size=_MOST_RESULT)
-            return planned_world(world, per_node, json.loads(result))
+            found: dict[str, Any] = json.loads(result)
         except (OSError, ValueError) as error:
             last = [line for line in output.splitlines() if line.strip()][-3:]
             raise ComposesimError(
@@ -66,3 +90,4 @@ def run_ranks(
                 evidence="\n".join(last),
                 hint="composesim up --nodes 2 runs the script for real",
             ) from error
+    return found

@@ -102,7 +102,8 @@ def run(job: RankJob) -> NoReturn:
     fake_group.install(recorder.traffic, only_samples=job.branches is not None)
     fake_run.write_no_file(torch)
     overlay.install(job.output.parent / f"files-{job.rank}")
-    fake_run.convert_in_place(torch)
+    if job.fake:
+        fake_run.convert_in_place(torch)
     fake_run.read_data_for_real(torch)
     _follow_loaders(recorder)
     register_optimizer_step_post_hook(recorder.step)

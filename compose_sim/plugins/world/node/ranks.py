@@ -114,7 +114,7 @@ def _samples(settings: Settings, program: UserProgram, found: list[dict[str, Any
     if not loaders or "opaque" in loaders[0]:
         return None
     derived = _derived(settings, found, loaders)
-    return derived or _drawn(settings, program, loaders[0])
+    return derived or _drawn(settings, program, loaders[0], fake=found[0]["fake"])
 
 
 def _derived(settings: Settings, found: list[dict[str, Any]], loaders: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -147,11 +147,11 @@ def _coordinates(mesh: dict[str, Any], world: int) -> list[list[int]]:
     return columns
 
 
-def _drawn(settings: Settings, program: UserProgram, loader: dict[str, Any]) -> dict[str, Any]:
-    """Let each rank run up to its first batch, as long as there is time, and return what they would read."""
+def _drawn(settings: Settings, program: UserProgram, loader: dict[str, Any], *, fake: bool) -> dict[str, Any] | None:
+    """Let each rank run up to its first batch, as long as there is time, and return what they would read; None if none got there."""
     deadline = time.monotonic() + settings.sampler_seconds
     branches = Branches(settings.world, settings.per_node, deadline, settings.most_bytes)
-    job = _job(settings, program, 0, branches=branches)
+    job = _job(settings, program, 0, branches=branches, fake=fake)
     with contextlib.suppress(Limit):
         await_process(fork(lambda: _run(job)), deadline + _GRACE_S, settings.most_bytes)
     read: list[shares.Batches] = []
@@ -160,6 +160,8 @@ def _drawn(settings: Settings, program: UserProgram, loader: dict[str, Any]) -> 
         if found is None:
             break
         read.append(found)
+    if not read:
+        return None
     result = shares.summary(read, loader.get("length"))
     return {**result, "of_ranks": list(range(len(read))), "examined": len(read), "way": "ranks"}
 
