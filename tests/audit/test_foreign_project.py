@@ -64,6 +64,8 @@ VERBS_OF_PROJECTS = {
     "doctor": (),
     "init": ("--force",),
     "learn": ("list",),
+    "skill": (),
+    "top": (),
 }
 OTHER_WORDS = [
     ("up", "--recipe", "exec", "--", "id"),

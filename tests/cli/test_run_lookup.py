@@ -31,7 +31,7 @@ def test_another_projects_run_is_meant_for_reading_alone() -> None:
     assert only_run(OTHER, PROJECT, elsewhere=True) == "other"
     with pytest.raises(SpecError, match="1 run is running in other projects, and none in '/here': other") as caught:
         only_run(OTHER, PROJECT)
-    assert caught.value.hint == "add --run other"
+    assert caught.value.hint == "composesim ps"  # not a command for the run of another project
 
 
 def test_several_are_listed() -> None:

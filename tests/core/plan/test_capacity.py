@@ -70,7 +70,7 @@ def test_ranks_connect_lazily_where_the_table_of_neighbors_is_too_small_for_all_
 
 
 def test_a_table_of_neighbors_that_is_too_small_for_collectives_is_refused_with_the_command_that_enlarges_it() -> None:
-    small = a_machine(most_neighbors=1024)
+    small = a_machine(most_neighbors=1024, free_memory_bytes=100 * GIB)
 
     with pytest.raises(SpecError) as caught:
         a_plan(small, nodes=128)

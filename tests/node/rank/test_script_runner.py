@@ -152,15 +152,6 @@ def test_an_exception_is_reported_without_our_frames(environment: dict[str, str]
     assert told[1]["data"]["exit_code"] == 1
 
 
-def test_a_missing_package_names_the_python_of_the_nodes(environment: dict[str, str], tmp_path: Path) -> None:
-    (Path(environment["COMPOSESIM_DIR"]) / "events" / "node-0.jsonl").unlink(missing_ok=True)
-    script = tmp_path / "needs_more.py"
-    script.write_text("import no_such_package.part\n")
-    run_python({**environment, "COMPOSESIM_ENGINE": "local"}, roles.PROGRAM, "rank", str(script), case="")
-    told = next(event["data"] for event in _events(environment) if event["kind"] == "exception")
-    assert told["hint"].endswith(f"Try: {sys.executable} -m pip install no_such_package")
-
-
 @pytest.mark.train
 @pytest.mark.parametrize(
     ("started", "is_told"),

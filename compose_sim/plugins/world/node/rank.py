@@ -6,7 +6,6 @@ import contextlib
 import gc
 import json
 import os
-import re
 import sys
 import traceback
 from array import array
@@ -31,7 +30,7 @@ from .traffic import Amount, Key, Traffic
 _STEPS = 2  # the first one makes the state of the optimizer and DDP's buckets; the second is like all others
 _MOST_LOADERS, _MOST_VALUES = 4, 5
 _PROJECT = os.getcwd()  # noqa: PTH109 - the script may change it
-_IN_DISPATCH = re.compile(r"/torch/(_ops|_compile|_dynamo/.*|utils/.*|_subclasses/.*|_tensor)\.py$")
+_OF_DISPATCH = ("_ops.py", "_compile.py", "_dynamo/", "utils/", "_subclasses/", "_tensor.py")  # in the folder of torch
 
 
 @dataclass
@@ -135,13 +134,19 @@ def _noting(values: dict[str, None]) -> Callable[[], None]:
     def note() -> None:
         frame = sys._getframe(1)
         while frame.f_back is not None and (
-            is_ours(frame.f_code.co_filename) or _IN_DISPATCH.search(frame.f_code.co_filename)
+            is_ours(frame.f_code.co_filename) or _is_dispatch(frame.f_code.co_filename)
         ):
             frame = frame.f_back
         if is_user_code(frame.f_code.co_filename) and len(values) < _MOST_VALUES:
             values[_short(f"{frame.f_code.co_filename}:{frame.f_lineno}")] = None
 
     return note
+
+
+def _is_dispatch(file: str) -> bool:
+    """Return whether a file of torch passes calls on to the operators."""
+    folder = f"{Path(torch.__file__).parent}/"
+    return file.startswith(folder) and file.removeprefix(folder).startswith(_OF_DISPATCH)
 
 
 def _place_of(error: BaseException) -> str:

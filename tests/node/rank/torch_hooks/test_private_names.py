@@ -30,7 +30,7 @@ def words(text: str) -> set[str]:
 OTHERS = words("""
 _exit _getframe _run_module_as_main _registry _IO_flush_all _wait_for_signals _worker_loop _initializing _remove
 _fields _enable _extra_reducers _collections_abc _send _selector _perform _absent_since _finish _members _absent
-_absent_at _mean _var _std _count _n _dict _saved_ _json _wait_for_attach
+_absent_at _sitebuiltins _mean _var _std _count _n _dict _saved_ _json _wait_for_attach
 """)
 # Names that torch documents or that only say something about it: markers for the compiler, operators, and what a replacement defines.
 HARMLESS = words("""
