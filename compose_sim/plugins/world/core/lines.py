@@ -34,10 +34,10 @@ def _sample_lines(found: PlannedWorld) -> Iterator[str]:
     loader = next((each.loaders[0] for each in found.ranks if each.loaders), None)
     sets = found.samples
     if loader is None or sets is None:
-        why = loader.opaque if loader and loader.opaque else "no DataLoader was iterated"
+        why = (loader.opaque or "no rank reached its first batch") if loader else "no DataLoader was iterated"
         yield _line("samples", f"not known: {why}")
         return
-    sampler = loader.samplers[-1] if loader.samplers else "no sampler"
+    sampler = next((name for name in loader.samplers if name != "BatchSampler"), "no sampler")
     of = f"{sets.length:,} samples" if sets.length is not None else "samples"
     yield _line("samples", f"{of} of the loader at {loader.at} ({sampler}), {_shares(sets, found.world)}")
     yield _line("", f"{_overlap(sets)}; {_rest(sets)}; {_steps(sets)}")
