@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from compose_sim.assets import node_code
@@ -18,7 +17,7 @@ from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.world.core.world import PlannedWorld, planned_world
 
 _PATIENCE_S, _SAMPLER_S = 300, 120
-_NEEDS_GPU = re.compile(r"CUDA|NVIDIA")
+_NEEDS_GPU = re.compile("cuda|nvidia", re.IGNORECASE)
 _EMULATED = "COMPOSESIM_EMULATED_GPUS"  # per node
 _MOST_OUTPUT, _MOST_RESULT = 4 << 20, 64 << 20
 
@@ -32,12 +31,13 @@ def run_ranks(
             "--world runs the script with this machine's Python: not in an image, nor with another recipe",
             hint="composesim plan --world 1024 --image host train.py",
         )
-    emulated = plan.nodes[0].environment.get(_EMULATED)
     found = _result(plan, program, world=world, per_node=per_node, ranks=ranks, most_bytes=most_bytes)
-    if emulated and any(_NEEDS_GPU.search(each.get("error", "")) for each in found["ranks"]):
-        gpus = {_EMULATED: str(max(per_node, int(emulated)))}
-        found = _result(
-            plan, program, world=world, per_node=per_node, ranks=ranks, most_bytes=most_bytes, variables=gpus
+    error = next((text for each in found["ranks"] if _NEEDS_GPU.search(text := each.get("error", ""))), "")
+    if error:
+        raise SpecError(
+            "--world has no GPU for the script, not even an emulated one",
+            evidence=error,
+            hint="composesim up --nodes 2 --gpus emulated runs the script for real",
         )
     return planned_world(world, per_node, found)
 
@@ -50,9 +50,8 @@ def _result(
     per_node: int,
     ranks: Sequence[int],
     most_bytes: int,
-    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what the ranks wrote. Without `variables` they have no GPU, not even an emulated one, which fake tensors do not know."""
+    """Return what the ranks wrote. They have no GPU, not even an emulated one, of which fake tensors know nothing."""
     words = ["-m", program.target] if program.is_module else [program.target]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         settings = {
@@ -75,7 +74,6 @@ def _result(
             variables={
                 **plan.environment,
                 **own,
-                **variables,
                 "COMPOSESIM_SHARED": folder,
                 "TMPDIR": folder,  # a project in /tmp must not count as temporary
             },
