@@ -15,17 +15,18 @@ def left_of(prefix: str) -> list[str]:
     for kind, listing in {"container": ["ps", "--all"], "network": ["network", "ls"]}.items():
         for line in _docker(*listing, "--format", "{{.ID}} {{.Labels}}"):
             name, _, labels = line.partition(" ")
-            held = f"composesim.run={prefix}" in labels or f"com.docker.compose.project=composesim-{prefix}" in labels
-            left += [f"{kind} {name}"] if held else []
+            left += [f"{kind} {name}"] if _is_of(prefix, labels) else []
     for kind in ("iptables-nft", "iptables-legacy"):
         if shutil.which(kind):
             shown = subprocess.run([kind, "-S"], capture_output=True, text=True).stdout
             left += [f"rule {line}" for line in shown.splitlines() if f"composesim:{prefix}" in line]
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("COMPOSESIM_RUN", "").startswith(prefix):
-                left.append(f"process {process.pid} {process.name()}")
-    return left
+    return [*left, *_processes_of(prefix)]
+
+
+def running_of(prefix: str) -> list[str]:
+    """Return a description of everything that still runs, of runs whose name begins with `prefix`: containers and processes."""
+    listed = (line.partition(" ") for line in _docker("ps", "--format", "{{.ID}} {{.Labels}}"))
+    return [*(f"container {name}" for name, _, labels in listed if _is_of(prefix, labels)), *_processes_of(prefix)]
 
 
 def shaped_links() -> int:
@@ -34,6 +35,19 @@ def shaped_links() -> int:
         return 0
     shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True).stdout
     return sum(line.split()[1] in ("htb", "tbf", "netem", "ingress") for line in shown.splitlines() if line)
+
+
+def _is_of(prefix: str, labels: str) -> bool:
+    return f"composesim.run={prefix}" in labels or f"com.docker.compose.project=composesim-{prefix}" in labels
+
+
+def _processes_of(prefix: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("COMPOSESIM_RUN", "").startswith(prefix):
+                found.append(f"process {process.pid} {process.name()}")
+    return found
 
 
 def _docker(*argv: str) -> list[str]:
