@@ -45,9 +45,8 @@ class Soak:
     engine: str
     environment: dict[str, str]
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # of runs; several threads may ask
-    progress: dict[str, Any] = field(
-        default_factory=dict
-    )  # of the row that is being measured, from an earlier soak of this commit
+    # Of the row that is being measured, from an earlier soak of this commit.
+    progress: dict[str, Any] = field(default_factory=dict)
     save: Callable[[], None] = lambda: None  # keeps `progress`, so that the next soak can continue
     deadline: float = float("inf")  # on the monotonic clock: a row that can be continued begins nothing after it
 

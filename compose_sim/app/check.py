@@ -100,8 +100,7 @@ class CheckedRun:
         self._replays = bool(_NEED_A_REPLAY & checks)
         self._engine: Engine | None = None  # which the replays share
         self.is_planted = False  # whether the script has reached a mistake that was planted
-        self._sources = session.sources()
-        self._hints = tuple(find_hints(self._sources))
+        self._hints = tuple(find_hints(session.sources))
         for hint in self._hints:
             if JUDGED_BY.get(hint.text) not in checks:
                 listener.progress(f"note: {hint}")
@@ -114,10 +113,9 @@ class CheckedRun:
         with sharing as self._engine, session.running(self._listener):
             try:
                 with judging_time():
-                    case = replace(read_case(session.folder.path, session.report), sources=self._sources)
+                    case = replace(read_case(session.folder.path, session.report), sources=session.sources)
             except OutOfTimeError as error:
-                cause = Cause(kind="coverage", message=str(error))
-                session.report = _with_verdict(session.report, "inconclusive", cause)
+                session.report = inconclusive(session.report, str(error))
                 return session.report
             self.is_planted = has_reached_it(case.observed)
             if self._settings.tolerance is not None:
@@ -182,12 +180,12 @@ class CheckedRun:
         if report.verdict != "passed":
             return report
         why = why_inconclusive(case, results, found, only=only, is_strict=self._settings.strict)
-        return _with_verdict(report, "inconclusive", Cause(kind="coverage", message=why)) if why else report
+        return inconclusive(report, why) if why else report
 
     def _record(self) -> None:
         """Let the ranks' observers look closer, and record steps if there is a replay."""
         session, steps = self._session, self._settings.steps
-        if uses_hashes(self._sources):
+        if uses_hashes(session.sources):
             session.add_environment(COMPOSESIM_OWN_HASHES="1")
         session.add_environment(COMPOSESIM_CHECK="record")
         if self._replays or steps:
@@ -239,6 +237,11 @@ def concluded(report: Report) -> Report:
     if verdict == "passed" and first:
         verdict, cause = "failed", Cause(kind="check", message=f"{first.id}: {first.detail}")
     return _with_verdict(report, verdict, cause)
+
+
+def inconclusive(report: Report, why: str) -> Report:
+    """Return the report of a run that passed, but of which too little could be judged."""
+    return _with_verdict(report, "inconclusive", Cause(kind="coverage", message=why))
 
 
 def _with_verdict(report: Report, verdict: VerdictWord, cause: Cause | None) -> Report:

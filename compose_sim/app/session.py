@@ -334,8 +334,9 @@ class Session:
         hint = mount_hint(path, source, self.plan)
         return replace(report, cause=replace(cause, traceback=f"{cause.traceback or ''}\n{hint}".lstrip()))
 
+    @cached_property
     def sources(self) -> dict[str, str]:
-        """Return the text of the script, and of the user's modules that it imports, by path."""
+        """The text of the script, and of the user's modules that it imports, by path."""
         from compose_sim.engine.host.script_sources import read_sources
 
         inherited = os.environ if self.plan.engine == "local" else {}  # only processes on this machine inherit it
@@ -347,14 +348,14 @@ class Session:
         from compose_sim.core.checks.source import uses_hashes
 
         plan = self.plan
-        if plan.engine == "local" and plan.launcher == "warm" and len(plan.nodes) > 1 and uses_hashes(self.sources()):
+        if plan.engine == "local" and plan.launcher == "warm" and len(plan.nodes) > 1 and uses_hashes(self.sources):
             self.add_environment(**{NODE_HASHES: "1"})
 
     def hints(self) -> tuple[Hint, ...]:
         """Return the lines of these files that are often wrong."""
         from compose_sim.core.checks.source import find_hints
 
-        return tuple(find_hints(self.sources()))
+        return tuple(find_hints(self.sources))
 
 
 def _prepare() -> None:

@@ -98,9 +98,8 @@ class Bench:
         """Inspect this machine now: each run takes a subnet."""
         host = inspect_host(self.project, python=sys.executable, with_docker=self.engine.name == "docker")
         assert host.python is not None
-        return replace(
-            host, python=replace(host.python, packages={"torch": "2.13.0"})
-        )  # which no program here asks for
+        # Which no program here asks for.
+        return replace(host, python=replace(host.python, packages={"torch": "2.13.0"}))
 
     def _folder(self) -> RunFolder:
         return RunFolder(runs_folder(self.project) / f"contract-{uuid4().hex[:8]}")

@@ -64,9 +64,8 @@ def test_an_installed_wheel_works_without_the_checkout(wheel: Path, tmp_path: Pa
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     libraries = next((tmp_path / "venv" / "lib").glob("python3*/site-packages")) / "libraries.pth"
-    libraries.write_text(
-        sysconfig.get_path("purelib")
-    )  # of the other dependencies; an editable composesim is not among them
+    # Of the other dependencies; an editable composesim is not among them.
+    libraries.write_text(sysconfig.get_path("purelib"))
     environment = {**os.environ, "VIRTUAL_ENV": "", "COMPOSESIM_RUNS": str(tmp_path)}
 
     def run(*words: str) -> str:

@@ -173,9 +173,8 @@ def test_device_bugs_are_kept_alive(project: Project, duplicate: str) -> None:
     assert BUGS[last] in outcome.report["cause"]["message"]
     for rank in range(4):
         log = (project.folder / f".composesim/runs/{run}/logs/node-{rank // 2}.{rank}.log").read_text()
-        seen = json.loads(
-            next(line for line in log.splitlines() if line.startswith('["'))
-        )  # gloo of torch 2.9 prints "[Gloo]"
+        # Gloo of torch 2.9 prints "[Gloo]".
+        seen = json.loads(next(line for line in log.splitlines() if line.startswith('["')))
         expected = [message for code, message in bugs.items() if rank > 1 or "set_device(rank)" not in code]
         assert len(seen) == len(expected), seen
         assert all(message in error for message, error in zip(expected, seen, strict=True)), seen

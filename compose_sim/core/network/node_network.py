@@ -37,9 +37,8 @@ class NodeNetwork:
     """The network of one node, as seen from the node: outgoing packets are shaped, incoming ones may be dropped."""
 
     node: str
-    shapes: tuple[tuple[Shape, tuple[str, ...]], ...] = field(
-        default=()
-    )  # neighbors that share one shape and one bandwidth
+    # Neighbors that share one shape and one bandwidth.
+    shapes: tuple[tuple[Shape, tuple[str, ...]], ...] = field(default=())
     deaf_to: tuple[str, ...] = ()  # whose packets are dropped on arrival
     mute_to: tuple[str, ...] = ()  # to which no packet is sent
 
@@ -76,9 +75,8 @@ def decide_network(
 
 
 INTERFACE = "eth0"  # the name that Docker uses in a container on one network
-_ONE_BY_ONE_BITS = (
-    10**8
-)  # up to this rate packets are sent one by one: 64 KiB at once would be a burst of 5 ms and more
+# Up to this rate packets are sent one by one: 64 KiB at once would be a burst of 5 ms and more.
+_ONE_BY_ONE_BITS = 10**8
 _ANY_RATE_BITS = 10**11  # for a class that only delays
 _PACKET_BYTES = 1500
 

@@ -15,10 +15,16 @@ _STANDARD = re.compile(r"/lib/python\d[^/]*/|^<frozen ")
 
 def raised_at(traceback: str) -> Place | None:
     """Return the innermost line of the user's code in the last traceback of a text; None if it has none."""
+    innermost = innermost_line(traceback)
+    return Place(file=innermost[0], line=innermost[1]) if innermost else None
+
+
+def innermost_line(traceback: str) -> tuple[str, int] | None:
+    """Return the file and the line of `raised_at`, as the records of ranks hold places."""
     for line in reversed(traceback.rpartition(BEGIN)[2].splitlines()):
         frame = _FRAME.match(line)
         if frame and not _library(frame["file"]):
-            return Place(file=frame["file"], line=int(frame["line"]))
+            return frame["file"], int(frame["line"])
     return None
 
 

@@ -129,7 +129,7 @@ def _on_exception(state: ClusterState, event: Event) -> ClusterState:
 
 def _on_script_ended(state: ClusterState, event: Event) -> ClusterState:
     code, said = event.data.get("exit_code"), str(event.data.get("message") or "")
-    return _update_rank(state, event, phase="ended", script_exit_code=code, last_words=said)
+    return _update_rank(state, event, phase="ended", script_exit_code=code, exit_message=said)
 
 
 def _on_rank_exited(state: ClusterState, event: Event) -> ClusterState:
@@ -168,7 +168,7 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
         how = "aborted" if signal == _ABORTED and end_of(words) else f"was killed by {name}"
         kind, message = "signal", f"rank {rank.rank} {how}: {end_of(words)}".removesuffix(": ")
     else:
-        meaning = f": {rank.last_words}" if rank.last_words else _OF_SHELLS.get(exit_code or 0, "")
+        meaning = f": {rank.exit_message}" if rank.exit_message else _OF_SHELLS.get(exit_code or 0, "")
         kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}{meaning}"
     message += _why_refused(event, rank.node)
     return Failure(

@@ -97,7 +97,7 @@ class RankState:
     metric: Mapping[str, Any] = field(default_factory=dict)
     exception: Failure | None = None
     script_exit_code: int | None = None
-    last_words: str = ""  # the text of sys.exit("text")
+    exit_message: str = ""  # the text of sys.exit("text")
     exit_code: int | None = None
     signal: int | None = None
     exited_at: float | None = None

@@ -52,9 +52,8 @@ class Exits:
 
     def _goes_on(self, command: subprocess.Popen[str]) -> bool:
         """Return whether only the docker command ended: by a signal, for which its status may also be 0, or beside the same daemon."""
-        is_same = (
-            self._daemon > 1 and _process_of_daemon() == self._daemon
-        )  # 1: systemd opened the socket for any daemon
+        # 1: systemd opened the socket for any daemon.
+        is_same = self._daemon > 1 and _process_of_daemon() == self._daemon
         return daemon.responds() and (_was_killed(command) or is_same)
 
     def _in_lines(self, lines: Iterator[str]) -> Iterator[NodeStatus]:

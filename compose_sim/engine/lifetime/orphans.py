@@ -28,9 +28,8 @@ class FoundRun:
 
     engine: Engine
     run: str
-    folder: (
-        RunFolder | None
-    )  # None if the run was rendered, or if its folder is unknown, cannot be seen from here, or is not safe
+    # None if the run was rendered, or its folder is unknown, cannot be seen from here, or is not safe.
+    folder: RunFolder | None
     state: str  # see `state_of`
     path: Path | None = None  # of the folder, even if that cannot be seen from here
 

@@ -86,9 +86,9 @@ def build_report(folder: RunFolder, plan: Plan, state: ClusterState, *, output: 
 
 
 def _judged_report(folder: RunFolder, plan: Plan, state: ClusterState, output: Mapping[str, str]) -> Report:
-    from compose_sim.core.checks.last_words import with_last_words
     from compose_sim.core.checks.rules.checkpoints import with_checkpoints
     from compose_sim.core.checks.run import cause_of_crash, run_checks, why_no_check
+    from compose_sim.core.checks.unexplained_ends import with_evidence
     from compose_sim.core.report.bottleneck import rank_times
     from compose_sim.core.report.make_report import make_report
     from compose_sim.core.state.timeline import Timeline
@@ -101,7 +101,7 @@ def _judged_report(folder: RunFolder, plan: Plan, state: ClusterState, output: M
     report = make_report(plan, state, outputs=output, timeline=read_timeline(folder.path, plan.recipe), times=times)
     report = with_checkpoints(report, lambda generation: read_observed(folder.path, state, generation=generation))
     case = read_case(folder.path, report, why_not=why_no_check(plan.launcher), observed=observed)
-    report = replace(report, cause=with_last_words(case))
+    report = replace(report, cause=with_evidence(case))
     checks = tuple(result.to_report() for result in run_checks(replace(case, cause=report.cause)))
     return replace(report, checks=checks, cause=cause_of_crash(report.cause, checks))
 

@@ -38,9 +38,8 @@ class RankContext:
     observations: Observations
     progress: ProgressPage
     mode: str = ""
-    process: int = field(
-        default_factory=os.getpid
-    )  # a child that the script forks, such as a loader worker, has another
+    # A child that the script forks, such as a loader worker, has another.
+    process: int = field(default_factory=os.getpid)
     steps: int = 0
     synchronizations: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # what observers remember, each under a separate name

@@ -8,24 +8,22 @@ from pathlib import Path
 from .frames import is_ours
 
 # Python loads these before it looks at the folder of a script, so that no module there takes their place.
-_AT_START = frozenset(
-    {
-        *("__main__", "__mp_main__", "_collections_abc", "_sitebuiltins", "abc", "codecs", "encodings", "genericpath"),
-        *(
-            "importlib",
-            "io",
-            "os",
-            "ntpath",
-            "posixpath",
-            "site",
-            "sitecustomize",
-            "stat",
-            "usercustomize",
-            "zipimport",
-        ),
-        *sys.builtin_module_names,
-    }
-)
+_AT_START = {
+    *(
+        "__main__",
+        "__mp_main__",
+        "_collections_abc",
+        "_sitebuiltins",
+        "abc",
+        "codecs",
+        "encodings",
+        "genericpath",
+        "importlib",
+        "io",
+    ),
+    *("os", "ntpath", "posixpath", "site", "sitecustomize", "stat", "usercustomize", "zipimport"),
+    *sys.builtin_module_names,
+}
 _ENDINGS = (".py", ".pyc", ".so")
 
 
@@ -36,8 +34,8 @@ def shadowed_modules(folder: str) -> list[str]:
     except OSError:
         return []
     names = {entry.name.partition(".")[0] for entry in entries if entry.name.endswith(_ENDINGS)}
-    names |= {entry.name for entry in entries if (entry / "__init__.py").exists()}
     loaded = {name for name in sys.modules if "." not in name} - _AT_START
+    names |= {entry.name for entry in entries if entry.name in loaded and (entry / "__init__.py").exists()}
     return sorted(name for name in names & loaded if not _is_there(name, folder))
 
 

@@ -177,9 +177,8 @@ def test_a_collective_waits_for_a_rank_that_a_signal_stopped() -> None:
     story.tell(4.0, "halted", 1)
     whole = Span(0, "moving", 3.0, 6.0, 7, "all_reduce #2")
     waited = [(0, "moving", 3.0, 1.0, None), (0, "waiting", 4.0, 5.0, 1)]
-    assert (
-        _divided(story.events, whole) == waited
-    )  # the rank is already in its next step, which its agent has not noticed
+    # The rank is already in its next step, which its agent has not noticed.
+    assert _divided(story.events, whole) == waited
 
     story.tell(9.5, "continued", 1)
     ended_long_before, began_later = (

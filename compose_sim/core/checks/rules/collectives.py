@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from compose_sim.core.checks import (
-    NOT_APPLICABLE,
     SEVERAL_RANKS,
     Case,
     Result,
@@ -242,7 +241,7 @@ def _is_uneven(case: Case, group: IssuingGroup, one: IssuedCollective, other: Is
     if least == max(group.forwards.values()):
         return False
     early = [each for each in (one, other) if each is not None and group.forwards[each.rank] == least]
-    if not early or uneven_inputs.judge(case).status == NOT_APPLICABLE:  # which would leave the user without an answer
+    if not early:
         return False
     rank = case.observed.ranks[early[0].rank]
     loop = [each for each in rank.of(EpochProgress, Batch) if each.index < early[0].seen.index]

@@ -26,6 +26,7 @@ from compose_sim.core.checks import (
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import LOSS_FACTOR, ROUNDING_32_BIT_SUM
 from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.report.tracebacks import innermost_line
 from compose_sim.node.records.data import Batch, LoaderInfo, TrainingForward
 from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, VariableSet
 from compose_sim.node.records.models import DdpModel, OptimizerStep, RepeatedPass
@@ -36,7 +37,6 @@ from compose_sim.node.records.script import LaunchEnvironment, ScriptEnd
 from compose_sim.node.records.timings import StepTimes, Wait
 
 _MAX_BATCHES = 8
-_FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
 _ORDINAL = "invalid device ordinal"
 _FIX_INIT = "Call `dist.init_process_group()` without rank and world_size: it reads RANK and WORLD_SIZE, which the launcher sets."
 _FIX_DEVICE = 'Take the device from LOCAL_RANK: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`, `device_ids=[local_rank]`.'
@@ -124,15 +124,9 @@ def _no_such_device(case: Case) -> Result | None:
         f"rank {min(refused)} asks for a GPU that its node does not have ({_ORDINAL}), but no rank of the first node does: "
         "the index is probably RANK",
         fix=_FIX_DEVICE,
-        at=_raised_at(case.evidence),
+        at=innermost_line(case.evidence),
         ranks=sorted(refused),
     )
-
-
-def _raised_at(traceback: str) -> Place | None:
-    """Return the innermost user code in a traceback."""
-    frames = [(file, int(line)) for file, line in _FRAME.findall(traceback) if "/site-packages/" not in file]
-    return frames[-1] if frames else None
 
 
 def _samplers(observed: Observed) -> Result | None:

@@ -55,9 +55,8 @@ def _note_weights(context: RankContext, call: points.TorchCall) -> None:
 
 
 def _note_evaluated(context: RankContext, module: Any, is_held: bool, given: Any) -> None:
-    seen: Any = context.memory.setdefault(
-        _SEEN, weakref.WeakKeyDictionary()
-    )  # module -> steps; -1 if it is inside another
+    # Module -> steps; -1 if it is inside another.
+    seen: Any = context.memory.setdefault(_SEEN, weakref.WeakKeyDictionary())
     steps = seen.get(module)
     if steps == -1 or steps == context.steps or sum(each > 0 for each in seen.values()) > _MAX_NOTED:
         return

@@ -65,9 +65,8 @@ def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
     finally:
         if isinstance(call.error, StopIteration):
             _call(context, lambda recorder: recorder.ended(call.owner))
-            _call(
-                context, lambda recorder: recorder.may_draw()
-            )  # a loop that fetches ahead still trains on the last batch
+            # A loop that fetches ahead still trains on the last batch.
+            _call(context, lambda recorder: recorder.may_draw())
     _call(context, lambda recorder: recorder.got(call.owner, batch, indices_of(call.owner)))
     _call(context, lambda recorder: recorder.may_draw())
 

@@ -41,9 +41,8 @@ def _is_wrapper(module: Any) -> bool:
 
 
 def _begin(context: RankContext, module: Any) -> None:
-    counts: Any = context.memory.setdefault(
-        _COUNTS, weakref.WeakKeyDictionary()
-    )  # 0: inside another, or not repeatable
+    # 0: inside another, or not repeatable.
+    counts: Any = context.memory.setdefault(_COUNTS, weakref.WeakKeyDictionary())
     count = counts.get(module)
     if count is None:
         for each in module.modules():

@@ -24,9 +24,8 @@ class Inputs:
 
     def __init__(self) -> None:
         self.rows = 0  # of the largest tensor
-        self._numbers: Any = (
-            weakref.WeakKeyDictionary()
-        )  # in the order of their first calls; -1 for a part of another model
+        # In the order of their first calls; -1 for a part of another model.
+        self._numbers: Any = weakref.WeakKeyDictionary()
         self._hashes: Hashes = {}
         self._is_complete = True
         self._fetched = self._fetched_at_step = 0  # batches to train on

@@ -60,9 +60,8 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
                     features.raised(feature, describe_with_our_line(error))
                     raise call.raised from None
                 why = describe_with_our_line(error)
-                returned = (
-                    call.result if call.is_over else original(*arguments, **options)
-                )  # a wrong call raises here, too
+                # A wrong call raises here, too.
+                returned = call.result if call.is_over else original(*arguments, **options)
                 features.raised(feature, why)
                 return returned
             finally:

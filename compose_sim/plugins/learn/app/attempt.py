@@ -83,9 +83,8 @@ def _run(lesson: Lesson, session: Session, listener: Listener) -> Any:
         scenario = Scenario(steps=lesson.steps, expect=lesson.required.expect)
         return play(session, scenario, listener, name=session.name, seed=0)
     if not (lesson.required.checks or lesson.required.explained_by):
-        return session.run(
-            listener
-        )  # faster, and nothing is recorded that a program would measure as the student's memory
+        # Faster, and nothing is recorded that a program would measure as the student's memory.
+        return session.run(listener)
     return check(session, listener)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compose_sim.app.check import concluded
+from compose_sim.app.check import concluded, inconclusive
 from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.report import Cause, CheckResult, Report
-from compose_sim.core.verdict.verdict import EXIT_CODES
+from compose_sim.core.report.report import CheckResult, Report
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
@@ -72,7 +72,7 @@ class ResumedRun:
             whole = self._prepared(one, session.name, {"record": True}, folder=session.folder.path)
             with shared(whole.engine) as self._engine, whole.running(self._listener):
                 session.was_interrupted = whole.was_interrupted
-                whole.report = self._restored(self._judged(whole, one, other), one)
+                whole.report = self._restored(self._judged(whole, one, other))
             session.report = whole.report
             return whole.report
         finally:
@@ -211,7 +211,7 @@ class ResumedRun:
                     found.append((name, is_switch and name in _SWITCHES))
         return found
 
-    def _restored(self, report: Report, world: World) -> Report:
+    def _restored(self, report: Report) -> Report:
         """Return the report with the paths of the project in the place of those of its copies."""
         copies = {str(self._folder / name / "project"): str(self._project) for name in ("whole", "interrupted")}
 
@@ -264,11 +264,10 @@ def _tearing(checkpoint: Checkpoint, path: str, sizes: dict[str, int], one: Worl
     return {"half": {there: {"step": checkpoint.step, "bytes": max(1, size // 2)}}, "interrupt": kill}
 
 
-def _suffixes(checkpoints: Any) -> set[str]:
+def _suffixes(checkpoints: Sequence[Checkpoint]) -> set[str]:
     return {Path(path).suffix or path for each in checkpoints for path in each.files} or {"\0"}
 
 
 def _inconclusive(report: Report, why: str) -> Report:
     result = CheckResult(id=ID, status="not-applicable", detail=why)
-    cause = Cause(kind="coverage", message=why)
-    return replace(report, checks=(result,), verdict="inconclusive", exit_code=EXIT_CODES["inconclusive"], cause=cause)
+    return inconclusive(replace(report, checks=(result,)), why)

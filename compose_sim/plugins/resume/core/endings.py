@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-from compose_sim.core.report.report import Cause
-from compose_sim.node.records.record import Place
 from compose_sim.plugins.resume.core.alignment import Alignment
 from compose_sim.plugins.resume.core.checkpoints import Interruption
 from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
@@ -13,13 +9,9 @@ from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 
-_LINE = re.compile(r'File "([^"\n]{1,500})", line (\d{1,7})')
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<")
-
 
 def without_steps(evidence: ThreeRuns, moves: Moves, reference: Reference) -> Judgement:
     """Judge a second start that ended before the first step."""
-    cause = evidence.ending.cause
     if evidence.ending.verdict == "passed":
         text = f"the second start made no step: it took the training, interrupted after step {reference.interrupted_at}, to be over"
         fix = "Go on with the step after the one that was saved"
@@ -31,22 +23,15 @@ def without_steps(evidence: ThreeRuns, moves: Moves, reference: Reference) -> Ju
             if evidence.torn
             else "Make it start again"
         )
-    at = (_last_line(cause) if cause is not None else None) or moves.loaded_at
+    at = evidence.ending.raised_at or moves.loaded_at
     return _failed(MissingState(missing="restart-failed", step=reference.interrupted_at + 1, text=text, fix=fix, at=at))
 
 
 def broken_off(evidence: ThreeRuns, moves: Moves, step: int) -> MissingState:
     """Return the finding about a second start that failed after some steps."""
-    cause = evidence.ending.cause
     text = f"the second start {evidence.ending.verdict} here: {evidence.ending.text}"
-    at = (_last_line(cause) if cause is not None else None) or moves.loaded_at
+    at = evidence.ending.raised_at or moves.loaded_at
     return MissingState(missing="restart-failed", step=step, text=text, fix="Make it run to the end", at=at)
-
-
-def _last_line(cause: Cause) -> Place | None:
-    """Return the innermost line of the traceback that is not in a library."""
-    found = [each for each in _LINE.findall(cause.traceback or "") if not any(part in each[0] for part in _LIBRARIES)]
-    return (found[-1][0], int(found[-1][1])) if found else None
 
 
 def not_resumed(evidence: ThreeRuns, moves: Moves, found: Alignment | None) -> Judgement:

@@ -9,6 +9,8 @@ from compose_sim.core.checks import where
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, CheckResult
 from compose_sim.core.report.report import Place as ReportPlace
+from compose_sim.core.report.tracebacks import innermost_line
+from compose_sim.node.records.record import Place
 from compose_sim.plugins.resume.core.checkpoints import Interruption
 from compose_sim.plugins.resume.core.findings import MissingState
 
@@ -27,6 +29,11 @@ class Ending:
     def text(self) -> str:
         """The cause on one line."""
         return self.cause.first_line if self.cause else ""
+
+    @property
+    def raised_at(self) -> Place | None:
+        """The innermost line of the user's code in the traceback, if there is one."""
+        return innermost_line((self.cause.traceback or "") if self.cause else "")
 
     @property
     def is_failure(self) -> bool:

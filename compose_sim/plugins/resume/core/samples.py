@@ -40,7 +40,7 @@ def samples_finding(
     if missing in ("random", "sampler-rank") and _is_rank_0s(
         reference, rank, step, begins, _drawn(wanted, found), found, moves
     ):
-        missing, text = "random-of-rank-0", f"{text}, and equals that of rank 0"
+        missing, text = "random-of-rank-0", f"{text}; the random state is that of rank 0"
     fix = {
         "sampler-position": _POSITION,
         "sampler-epoch": _EPOCH,

@@ -145,8 +145,6 @@ def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     watched.steps, watched.stepping = watched.steps + 1, 0
     watched.batches, watched.backwards, watched.loss, watched.awaits_input = [], 0, None, True
     context.flush()
-    if watched.steps >= watched.settings.get("stop_after", 1 << 62):
-        raise SystemExit(0)
 
 
 def _may_interrupt(context: RankContext, watched: Watched) -> None:

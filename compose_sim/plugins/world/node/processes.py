@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import signal
 import time
-from pathlib import Path
 from typing import Any, Callable
 
+from ....node.planning.fake_run import resident_bytes
 from ....node.shared import process
 
 _LOOK_MS = 100
@@ -43,7 +42,7 @@ def await_process(child: int, deadline: float, most_bytes: int) -> int:
         watch = select.poll()
         watch.register(handle, select.POLLIN)
         while not watch.poll(_LOOK_MS):
-            late, used = time.monotonic() > deadline, _resident_bytes(child)
+            late, used = time.monotonic() > deadline, resident_bytes(child)
             if late or used > most_bytes:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
@@ -51,12 +50,6 @@ def await_process(child: int, deadline: float, most_bytes: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         os.close(handle)
-
-
-def _resident_bytes(child: int) -> int:
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{child}/statm").read_text().split()[1]) * resource.getpagesize()
-    return 0
 
 
 class Branches:

@@ -58,9 +58,8 @@ class _Recorder:
     at_first_step: dict[int, dict[Key, Amount]] = field(default_factory=dict)
     loaders: list[dict[str, Any]] = field(default_factory=list)
     known: list[Any] = field(default_factory=list)
-    values: dict[str, None] = field(
-        default_factory=dict
-    )  # lines that asked for a value that a fake tensor does not have
+    # Lines that asked for a value that a fake tensor does not have.
+    values: dict[str, None] = field(default_factory=dict)
 
     def step(self, optimizer: Any, *_: Any) -> None:
         """Count a step; write the result and end the process after the second one of any optimizer."""

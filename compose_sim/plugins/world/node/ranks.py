@@ -22,7 +22,6 @@ import torch._dynamo  # fake tensors import it: once, before the ranks are forke
 import torch.testing._internal.distributed.fake_pg
 import torch.utils.data
 
-from ....node.rank import emulate
 from ....node.rank.script_runner import UserProgram
 from ....node.shared import process
 from ....node.shared.regular_files import read_regular
@@ -55,7 +54,6 @@ def main(arguments: list[str]) -> int:
     program = UserProgram.from_arguments(arguments[1:])
     os.dup2(2, 1)
     torch.set_num_threads(1)  # a process with threads must not fork
-    emulate.install()
     gc.disable()  # a collection in a forked process would copy all pages
     gc.freeze()
     deadline = time.monotonic() + settings.most_seconds

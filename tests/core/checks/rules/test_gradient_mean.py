@@ -205,9 +205,8 @@ def test_changes_that_are_added_to_the_common_weights_warn(times: float, status:
             gradient = (own(rank, nth, 0), own(rank, nth, 1))
             found.append(SketchedStep(0, nth, own=gradient, used=gradient, before=common, after=ends[rank], at=AT))
             averages = [mean([end[row] for end in ends]) for row in range(2)]
-            common = tuple(
-                weighted([common[row], averages[row]], 2 - 2 * times, 2 * times) for row in range(2)
-            )  # common + times * (average - common)
+            # Common + times * (average - common).
+            common = tuple(weighted([common[row], averages[row]], 2 - 2 * times, 2 * times) for row in range(2))
         return found
 
     assert gradient_mean.judge(case({rank: local(rank) for rank in range(4)})).status == status

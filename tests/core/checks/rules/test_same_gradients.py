@@ -90,9 +90,8 @@ def test_ranks_that_share_samples_mean_to(record: Record) -> None:
 def test_weights_and_single_numbers_are_no_samples() -> None:
     weights = Collective("broadcast", (0, 1), shapes=(SHAPE,), dtype="float32")
     assert judged(same(), weights, Collective("all_gather", (0, 1), shapes=((1,),), dtype="float32")).status == "warned"
-    assert (
-        judged(same(), late=[weights]).status == "not-applicable"
-    )  # samples that happen to have the shape of a weight
+    # Samples that happen to have the shape of a weight.
+    assert judged(same(), late=[weights]).status == "not-applicable"
 
 
 def test_gradients_that_nothing_reduces_are_not_judged() -> None:

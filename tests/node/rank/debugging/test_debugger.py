@@ -27,9 +27,8 @@ def attach(run: Cluster, name: str) -> socket.socket:
     descriptor = os.open(run.folder / "debug", os.O_RDONLY)
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(PATIENCE_S)
-    run.wait_for(
-        lambda: link.connect_ex(f"/proc/self/fd/{descriptor}/{name}") == 0
-    )  # it is announced before it listens
+    # It is announced before it listens.
+    run.wait_for(lambda: link.connect_ex(f"/proc/self/fd/{descriptor}/{name}") == 0)
     os.close(descriptor)
     link.sendall(b"pdb\n")
     return link
@@ -49,9 +48,8 @@ def test_a_breakpoint_waits_for_a_terminal(cluster: MakeCluster) -> None:
     place = run.wait_for_event("node-0", "breakpoint", phase="waiting")["data"]
     assert (place["file"], place["line"]) == (run.program[0], 4)
     path = run.folder / "debug" / place["socket"]
-    run.wait_for(
-        lambda: path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o600
-    )  # nobody has connected, so it stays
+    # Nobody has connected, so it stays.
+    run.wait_for(lambda: path.exists() and stat.S_IMODE(path.stat().st_mode) == 0o600)
     with attach(run, place["socket"]) as link:
         assert "secret += 1" in until(link, "(Pdb) ")
         link.sendall(b"w\n")

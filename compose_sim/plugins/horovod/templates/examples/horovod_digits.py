@@ -81,9 +81,8 @@ def train(
             state.optimizer.step()
             state.batch, state.step = batch + 1, state.step + 1
             if state.step % 5 == 0:
-                mean_loss = hvd.allreduce(
-                    loss.detach(), name="mean_loss"
-                )  # every rank takes part, and one of them prints
+                # Every rank takes part, and one of them prints.
+                mean_loss = hvd.allreduce(loss.detach(), name="mean_loss")
                 report(step=state.step, epoch=state.epoch, loss=round(mean_loss.item(), 4), ranks=hvd.size())
             if ELASTIC and state.step % arguments.commit_every == 0:
                 state.commit()

@@ -43,9 +43,8 @@ class Job:
     max_restarts: int
     elastic: tuple[int, int] | None
     timeout_s: float | None
-    slurm: Mapping[str, str] = field(
-        default_factory=dict
-    )  # options of sbatch that the spec names, and `sbatch` for others
+    # Options of sbatch that the spec names, and `sbatch` for others.
+    slurm: Mapping[str, str] = field(default_factory=dict)
 
 
 # What happens on every target to a key of the spec that the target does not keep.

@@ -73,9 +73,8 @@ class Launched:
     )
     program: tuple[str, ...]  # `train.py --epochs 3`, without `-m`
     is_module: bool = False
-    options: dict[str, str] = field(
-        default_factory=dict
-    )  # nodes, nproc, ranks, restarts and port, as they were written
+    # Nodes, nproc, ranks, restarts and port, as they were written.
+    options: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)  # what of `options` -> the option: `--nproc-per-node`
     left_out: tuple[str, ...] = ()  # other options of the launcher
     wrapper: tuple[str, ...] = ()  # what starts the launcher, such as `apptainer exec image.sif`

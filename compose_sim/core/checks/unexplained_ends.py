@@ -17,7 +17,7 @@ _PREFIX = re.compile(r"\[rank\d{1,9}\]: ?")
 _MAX_LINES, _LONGEST_LINE, _LONGEST_QUOTE = 8, 400, 160
 
 
-def with_last_words(case: Case) -> Cause | None:
+def with_evidence(case: Case) -> Cause | None:
     """Return the cause of a run, with evidence if it is a rank that exited or was killed without an exception."""
     cause = case.cause
     if cause is None or cause.kind not in _SILENT or cause.rank is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compose_sim.core.checks import Case
-from compose_sim.core.checks.last_words import with_last_words
+from compose_sim.core.checks.unexplained_ends import with_evidence
 from compose_sim.core.report.report import Cause, Place
 from compose_sim.node.records.process_groups import DdpForward
 from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
@@ -27,7 +27,7 @@ def a_case(cause: Cause, *lines: str) -> Case:
 
 
 def test_an_abort_names_the_last_collective_and_the_complaint() -> None:
-    cause = with_last_words(a_case(ABORTED, *GLOO))
+    cause = with_evidence(a_case(ABORTED, *GLOO))
 
     assert cause is not None
     assert cause.place == Place(file="/work/train.py", line=16)
@@ -40,7 +40,7 @@ def test_an_abort_names_the_last_collective_and_the_complaint() -> None:
 
 def test_the_last_lines_of_an_exit_are_evidence_and_not_the_message() -> None:
     exited = Cause(kind="exit", rank=0, node="node-0", message="rank 0 exited with status 9")
-    cause = with_last_words(a_case(exited, "fatal error: no such file"))
+    cause = with_evidence(a_case(exited, "fatal error: no such file"))
 
     assert cause is not None
     assert (cause.message, cause.place) == (exited.message, None)
@@ -49,7 +49,7 @@ def test_the_last_lines_of_an_exit_are_evidence_and_not_the_message() -> None:
 
 def test_a_forward_pass_counts_as_a_collective() -> None:
     forward = DdpForward(0, WORLD, at=("/work/train.py", 11))
-    cause = with_last_words(two_nodes(lambda rank: [forward], verdict="failed", cause=ABORTED))
+    cause = with_evidence(two_nodes(lambda rank: [forward], verdict="failed", cause=ABORTED))
 
     assert cause is not None
     assert cause.place == Place(file="/work/train.py", line=11)
@@ -64,11 +64,11 @@ def test_a_forward_pass_counts_as_a_collective() -> None:
     ],
 )
 def test_other_causes_stay_as_they_are(cause: Cause) -> None:
-    assert with_last_words(a_case(cause, *GLOO)) == cause
+    assert with_evidence(a_case(cause, *GLOO)) == cause
 
 
 def test_a_flood_of_output_is_cut() -> None:
-    cause = with_last_words(a_case(ABORTED, *["error " + "x" * 100_000] * 500))
+    cause = with_evidence(a_case(ABORTED, *["error " + "x" * 100_000] * 500))
 
     assert cause is not None
     assert len(cause.message) < 300
@@ -77,7 +77,7 @@ def test_a_flood_of_output_is_cut() -> None:
 
 def test_what_the_message_says_is_not_repeated() -> None:
     said = Cause(kind="exit", rank=0, node="node-0", message="rank 0 exited with status 1: no conf.yaml")
-    cause = with_last_words(a_case(said, "no conf.yaml"))
+    cause = with_evidence(a_case(said, "no conf.yaml"))
 
     assert cause is not None
     assert "no conf.yaml" not in (cause.traceback or "")
