@@ -83,8 +83,8 @@ class Engine(Protocol):
     def remaining_runs(self) -> Mapping[str, str]:
         """Return the folder of each run that still has a node or a network, by name; "" if the folder is unknown."""
 
-    def forget_absent_runs(self) -> None:
-        """Remove what runs without nodes and networks have left on this machine."""
+    def forget_absent_runs(self, over: str = "") -> None:
+        """Remove what runs without nodes and networks have left on this machine, unless they may be about to begin; `over` is not."""
 
     def problem(self) -> str:
         """Return why the engine does not respond, with a command to type next; "" if it does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -139,6 +140,13 @@ def containers_of(run: str) -> list[str]:
 def networks_of(run: str) -> list[str]:
     """Return the networks of a run."""
     return _docker("network", "ls", "--quiet", "--filter", f"label=composesim.run={run}")
+
+
+def rules_of(run: str) -> list[str]:
+    """Return the rules of the firewall for the nodes of a run; [] if only root may list them."""
+    kinds = [kind for kind in ("iptables-nft", "iptables-legacy") if shutil.which(kind)]
+    shown = [subprocess.run([kind, "-S"], capture_output=True, text=True).stdout.splitlines() for kind in kinds]
+    return [rule for rules in shown for rule in rules if f"composesim:{run}@" in rule]
 
 
 def eventually(check: Callable[[], bool], *, within: float, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import socket
@@ -20,6 +21,7 @@ from tests.scenarios.conftest import (
     containers_of,
     eventually,
     networks_of,
+    rules_of,
     wait_for_line,
 )
 
@@ -89,7 +91,7 @@ def test_an_interrupt_ends_the_run_and_is_reported(
         assert process.wait(PATIENCE_S) == 130
 
 
-@pytest.mark.parametrize("phase", ["containers", "begun"])
+@pytest.mark.parametrize("phase", ["rules", "containers", "begun"])
 def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> None:
     """The run's supervisor cleans up, even if the containers were still being created."""
     script = project.write("train.py", PAUSES)
@@ -97,6 +99,8 @@ def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> No
     with project.start("up", *BARE, "--nodes", "2", "--name", name, script) as process:
         if phase == "begun":
             wait_for_line(process, "begun")
+        elif phase == "rules":
+            eventually(lambda: rules_of(name) != [] or os.geteuid() != 0, within=PATIENCE_S, what="the host is closed")
         else:
             eventually(lambda: networks_of(name) != [], within=PATIENCE_S, what="the network is made")
         process.kill()
@@ -105,6 +109,7 @@ def test_kill_9_of_composesim_leaves_nothing(project: Project, phase: str) -> No
     eventually(lambda: containers_of(name) == [] == networks_of(name), within=PATIENCE_S, what="nothing is left")
     log = project.folder / ".composesim" / "runs" / name / "supervisor.log"
     eventually(lambda: "nothing is left" in log.read_text(), within=PATIENCE_S, what="the supervisor has looked twice")
+    assert rules_of(name) == []
 
 
 def test_two_runs_at_once_do_not_meet(project: Project) -> None:

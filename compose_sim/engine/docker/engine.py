@@ -131,10 +131,10 @@ class DockerEngine:
             folders[run] = folder or folders.get(run, "")  # a helper in a node's network has no folder
         return dict(sorted(folders.items()))
 
-    def forget_absent_runs(self) -> None:
-        """Remove the firewall rules and the mounts of runs whose networks have been removed."""
+    def forget_absent_runs(self, over: str = "") -> None:
+        """Remove the firewall rules and the mounts of runs whose networks have been removed; of the run `over`, also new ones."""
         live = _runs_with_networks()
-        firewall.open_host(live=live)
+        firewall.open_host(over, live=live)
         for run in mapped_folders.unmount_absent(live):
             firewall.open_host(run)  # its rules may be too new for the above
 

@@ -133,14 +133,16 @@ def _claim(folder: RunFolder) -> bool:
 
 
 def _remove(engine_name: str, run: str, folder: Path) -> bool:
-    """Remove the run; return whether there was anything of it. Another project may have begun a run of the same name."""
+    """Remove the run; return whether it had nodes or a network. Another project may have begun a run of the same name."""
     from compose_sim.engine.host.run_names import claimed_name
     from compose_sim.engine.registry import make_engine
     from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
 
     engine = make_engine(engine_name)
     remaining = engine.remaining_runs()
-    if run not in remaining:
+    if run not in remaining:  # it may have closed this machine to nodes that it did not come to start
+        with contextlib.suppress(SpecError), claimed_name(engine_name, run):
+            engine.forget_absent_runs(over=run)
         return False
     other = Path(remaining[run] or folder)
     if other.resolve() != folder and is_run_folder(other) and RunFolder(other).is_claimed():

@@ -180,7 +180,7 @@ class LocalEngine:
         """Return the runs that still have a process."""
         return dict(sorted((process.run, process.folder) for process in labeled_processes()))
 
-    def forget_absent_runs(self) -> None:
+    def forget_absent_runs(self, over: str = "") -> None:
         """Do nothing: a run without processes has left nothing."""
 
     def problem(self) -> str:

@@ -247,7 +247,7 @@ class SlurmEngine:
         """Return the runs that still have a job."""
         return dict(sorted((job.run, job.folder) for job in jobs.find_jobs(within_s=_LISTED_WITHIN_S)))
 
-    def forget_absent_runs(self) -> None:
+    def forget_absent_runs(self, over: str = "") -> None:
         """Do nothing: a run without a job has left nothing."""
 
     def problem(self) -> str:
