@@ -38,10 +38,12 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def replace(values: Mapping[str, Any], *owners: Any) -> None:
-    """Set these attributes of each module that has them."""
+    """Set these attributes of each module that has them; `__wrapped__` stays what it was, because torch's compiler reads it."""
     for owner in owners:
         for name, value in values.items():
             if hasattr(owner, name):
+                if wrapped := getattr(getattr(owner, name), "__wrapped__", None):
+                    value.__wrapped__ = wrapped
                 setattr(owner, name, value)
 
 

@@ -244,6 +244,7 @@ PROBES = [
     ("torch.utils.data.default_convert({'a': torch.ones(1).cuda()})['a'].device.type, next(iter(torch.utils.data.DataLoader([1.0], pin_memory=True))).is_pinned()", "('cuda', True)"),
     ("nn.utils.rnn.pad_sequence([torch.ones(1).cuda(), torch.ones(2).cuda()]).device.type, torch.cdist(torch.ones(1, 2).cuda(), torch.ones(1, 2).cuda()).device.type", "('cuda', 'cuda')"),
     ("torch.ones(2, 2, device='cuda').unflatten(0, (1, 2)).device.type, [t.device.type for t in torch.ones(2, device='cuda').unbind()]", "('cuda', ['cuda', 'cuda'])"),
+    ("hasattr(torch.cuda.use_mem_pool, '__wrapped__'), __import__('torch._dynamo').__name__", "(True, 'torch')"),
     ("torch.multinomial(torch.ones(3, device='cuda'), 2).device.type, torch.distributions.Normal(torch.zeros(1, device='cuda'), 1).sample().device.type", "('cuda', 'cuda')"),
 ]  # fmt: skip
 
