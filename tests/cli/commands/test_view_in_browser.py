@@ -138,7 +138,7 @@ def test_the_cluster_shows_who_is_awaited_in_which_collective_while_the_run_goes
             os.kill(stopped, signal.SIGCONT)
             tab.wait_for(f"{picture}.includes('Ranks 1 and 2 wait for rank 0 in barrier #2 (train.py, line 11)')")
             (project.folder / "go").write_text("")
-            tab.wait_for("run.now.is_over && document.querySelectorAll('#picture .awaits').length === 0")
+            tab.wait_for(f"run.now.is_over && {picture}.includes('Arrows are waits in total')")
             assert tab.errors == []
     finally:
         project.run("down", "--run", run)
