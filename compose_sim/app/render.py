@@ -25,6 +25,7 @@ from compose_sim.engine.subprocesses import try_output_of
 from compose_sim.errors import SpecError
 from compose_sim.plugins.registry import find
 
+_COMPOSE_FILE = "docker-compose.yml"
 _MAX_CODE_BYTES = 200 << 20
 _NOT_CODE = {
     *(".git", ".hg", ".venv", "venv", "__pycache__", HIDDEN, "node_modules"),
@@ -85,8 +86,10 @@ def _project_code(request: Request, folder: Path, *, force: bool) -> tuple[Path,
 
 def _is_ours(folder: Path) -> bool:
     """Return whether composesim rendered this folder, and may overwrite what is in it."""
-    files, name = SafeFolder(folder), "docker-compose.yml"
-    return files.status(name) is not None and b"# Written by composesim." in files.read_bytes(name, size=500)
+    files = SafeFolder(folder)
+    return files.status(_COMPOSE_FILE) is not None and b"# Written by composesim." in files.read_bytes(
+        _COMPOSE_FILE, size=500
+    )
 
 
 def _code_files(root: Path, script: Path | None, *, project: Path, besides: Path) -> Iterator[tuple[Path, str]]:
@@ -97,33 +100,31 @@ def _code_files(root: Path, script: Path | None, *, project: Path, besides: Path
         yield from ((path, str(path.relative_to(ours))) for path in sorted((ours / "data").iterdir()))
         return
     names = dict.fromkeys([*_names_below(root), *([str(script.relative_to(root))] if script else [])])
+    besides = besides.resolve()
     for name in names:
         path = root / name
-        if path.is_file() and not path.resolve().is_relative_to(besides.resolve()) and path.name != ".env":
+        if path.is_file() and not path.resolve().is_relative_to(besides) and path.name != ".env":
             yield path, name
 
 
 def _names_below(root: Path) -> list[str]:
-    """Return the files that git tracks or does not ignore; without git, all but caches and environments."""
+    """Return the files that git tracks or does not ignore; without git, all but caches and environments. None was rendered."""
     # The configuration of a repository can name programs that git executes.
-    argv = [
-        "git",
-        "-C",
-        str(root),
-        "-c",
-        "core.fsmonitor=false",
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
-    status, output = try_output_of(argv)
+    words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    status, output = try_output_of(["git", "-C", str(root), "-c", "core.fsmonitor=false", *words])
     names = [name for name in output.split("\0") if name]
-    if status == 0 and names:
-        return names
-    paths = (path.relative_to(root) for path in root.rglob("*"))
-    return [str(path) for path in paths if not _NOT_CODE.intersection(path.parts)]
+    if status or not names:
+        return list(_walk(root))
+    rendered = {path.parent for path in map(Path, names) if path.name == _COMPOSE_FILE and _is_ours(root / path.parent)}
+    rendered.discard(Path())  # the project is what the user wants to render
+    return [name for name in names if rendered.isdisjoint(Path(name).parents)]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        folders[:] = [name for name in folders if name not in _NOT_CODE and not _is_ours(here / name)]
+        yield from (str((here / name).relative_to(root)) for name in files)
 
 
 def _copy_code(files: list[tuple[Path, str]], root: Path, target: SafeFolder) -> int:

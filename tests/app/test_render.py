@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def session(tmp_path: Path) -> Session:
     spec = ClusterSpec.model_validate({"script": "train.py", "gpus": "none"})
     request = Request(spec=spec, folder=tmp_path / "project")
     return Session(request, folder=tmp_path / "out", portable=True)
+
+
+@pytest.mark.parametrize("with_git", [False, True])
+def test_the_code_of_a_project_is_not_what_was_rendered_there_before(with_git: bool, session: Session) -> None:
+    project = session.request.folder
+    if with_git:
+        subprocess.run(["git", "init", "--quiet", project], check=True)
+    for name in ("first", "second"):
+        render(Session(session.request, folder=project / name, portable=True), force=False)
+
+    assert [path.name for path in (project / "second" / "code").rglob("*")] == ["train.py"]
 
 
 @pytest.mark.parametrize("link", ["code", "code/train.py"])
