@@ -7,14 +7,15 @@ from typing import Literal
 
 from .record import Place, Record
 
-FileOp = Literal["read", "write", "update", "append", "create", "rename", "await", "written", "miss"]
+FileOp = Literal["read", "write", "update", "append", "create", "rename", "await", "written", "miss", "mkdir", "isdir"]
 
 
 @dataclass(frozen=True)
 class FileUse(Record):
-    """The script opens, renames, saves or waits for one of its files."""
+    """The script opens, renames, saves or waits for one of its files, or makes a folder."""
 
-    # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save; "miss" asks, and it does not
+    # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save; "miss" asks, and it does not;
+    # "mkdir" makes a folder, and "isdir" asks for one that exists
     op: FileOp
     path: str  # without symbolic links
     private: bool = False  # whether every machine has a separate folder there, like /tmp

@@ -31,7 +31,7 @@ from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel
 from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
-from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
+from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 
 _WRITERS = ("write", "update")
@@ -66,6 +66,7 @@ def checkpoint_race(case: Case) -> Result:
         next(filter(None, twice), None)
         or next(filter(None, early), None)
         or next(filter(None, missed), None)
+        or _folder_of_another(observed, order)
         or passed(f"{format_count(len(written), 'file')} written, none by two ranks at once or read while incomplete")
     )
 
@@ -151,6 +152,35 @@ def _missed(observed: Observed, order: HappensBefore, path: str, uses: Sequence[
                     at=miss.at,
                     ranks=sorted({miss.rank, write.rank}),
                 )
+    return None
+
+
+def _folder_of_another(observed: Observed, order: HappensBefore) -> Result | None:
+    """Find a rank that writes into a folder that another makes, and neither waits for that nor looks whether it is there."""
+    made: dict[str, list[FileUse]] = {}
+    for each in observed.of(FileUse):
+        if each.op == "mkdir":
+            made.setdefault(each.path, []).append(each)
+    joined = {rank.rank: init.index for rank in observed if (init := rank.last(InitProcessGroup))}
+    for rank in observed if made else ():
+        known: set[str] = set()  # folders that this rank has made, or asked for
+        for use in rank.of(FileUse):
+            if use.op in ("mkdir", "isdir"):
+                known.add(use.path)
+            folder = use.path.rpartition("/")[0]
+            if use.op not in (*_WRITERS, "append", "create") or folder in known:
+                continue
+            for make in made.get(folder, ()):
+                if make.index < joined.get(make.rank, 0) and use.index > joined.get(use.rank, use.index):
+                    continue  # most backends let no rank go on before all have joined
+                if make.rank != use.rank and _is_same_file(observed, make, use) and order.may_overlap(make, use):
+                    return warned(
+                        f"rank {make.rank} makes the folder {folder}{where(make.at)}, and rank {use.rank} writes into it"
+                        f"{where(use.at)} without a barrier in between",
+                        fix="Call `dist.barrier()` after making it, or let every rank call `os.makedirs(folder, exist_ok=True)`.",
+                        at=make.at,
+                        ranks=sorted({make.rank, use.rank}),
+                    )
     return None
 
 

@@ -10,6 +10,7 @@ import inspect
 import linecache
 import os
 import re
+import stat
 import sys
 import sysconfig
 import time
@@ -24,7 +25,7 @@ from ..context import RankContext, here, place
 from ..torch_hooks import points
 from .collectives import note_untracked_wait
 
-_EVENTS = frozenset({"open", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
+_EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
 _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 _MAX_NOTED = 3000
 _CHANGING = os.O_WRONLY | os.O_RDWR
@@ -88,6 +89,9 @@ def _handle(context: RankContext, event: str, arguments: tuple[Any, ...]) -> Non
             _note(context, _op(flags), os.fsdecode(path))
     elif event == "os.rename":
         _note(context, "rename", os.fsdecode(arguments[0]), os.fsdecode(arguments[1]))
+    elif event == "os.mkdir":
+        if context.mode == "record":  # as questions, without which a rank cannot be blamed
+            _note(context, "isdir" if os.path.lexists(arguments[0]) else "mkdir", os.fsdecode(arguments[0]))
     elif event == "os.putenv":
         name = os.fsdecode(arguments[0])
         if name in _VARIABLES:
@@ -141,7 +145,9 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> No
     if key in _seen or len(_seen) >= _MAX_NOTED:
         return
     _seen.add(key)
-    if op != "rename" and Path(resolved).is_dir():  # tempfile.TemporaryFile opens a folder for a file without a name
+    if (
+        op not in ("rename", "isdir") and Path(resolved).is_dir()
+    ):  # tempfile.TemporaryFile opens a folder for a file without a name
         return
     at = place(3)
     to = _resolve(new_name) if new_name else None
@@ -214,9 +220,9 @@ def _follow_sleep() -> None:
 
 
 def _follow_looks() -> None:
-    """Wrap what scripts ask whether a file exists: Python audits no such question."""
-    os.path.exists, os.path.isfile = map(_looking, (os.path.exists, os.path.isfile))
-    Path.exists, Path.is_file = map(_looking, (Path.exists, Path.is_file))  # type: ignore[method-assign]
+    """Wrap what scripts ask whether a file or folder exists: Python audits no such question."""
+    os.path.exists, os.path.isfile, os.path.isdir = map(_looking, (os.path.exists, os.path.isfile, os.path.isdir))
+    Path.exists, Path.is_file, Path.is_dir = map(_looking, (Path.exists, Path.is_file, Path.is_dir))  # type: ignore[method-assign]
 
 
 def _looking(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -225,14 +231,21 @@ def _looking(original: Callable[..., bool]) -> Callable[..., bool]:
         found = original(*arguments, **options)
         context, path = here(), arguments[0] if arguments else options.get("path")
         frame = sys._getframe().f_back
-        if context is None or found or frame is None or not isinstance(path, (str, os.PathLike)):
+        if context is None or frame is None or not isinstance(path, (str, os.PathLike)):
             return found
-        if place(1) == (frame.f_code.co_filename, frame.f_lineno):
-            _quietly(_note, context, "miss", os.fsdecode(path))
+        if is_user_code(frame.f_code.co_filename):
+            _quietly(_note_look, context, path, found)
         return found
 
     look._torchdynamo_disable = True  # type: ignore[attr-defined]  # keeps the compiler out
     return look
+
+
+def _note_look(context: RankContext, path: str | os.PathLike[str], found: bool) -> None:
+    if not found:
+        _note(context, "miss", os.fsdecode(path))
+    elif stat.S_ISDIR(Path(path).stat().st_mode):
+        _note(context, "isdir", os.fsdecode(path))
 
 
 def _note_awaited(context: RankContext, frame: FrameType, loop: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Result
 from compose_sim.core.checks.rules.checkpoints import checkpoint_race
-from compose_sim.node.records.process_groups import UntrackedWait
+from compose_sim.node.records.process_groups import InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import collective, file, two_nodes
 
@@ -70,3 +70,29 @@ def test_a_rank_that_asks_too_early_and_goes_on_without_the_file_warns() -> None
     assert asking(file("miss"), BARRIER, file("read")).status == PASSED
     assert asking(file("miss"), BARRIER, BARRIER, first=[BARRIER]).status == PASSED
     assert asking(file("miss", polls=True), BARRIER).status == PASSED
+
+
+def test_a_folder_that_another_rank_makes_needs_a_barrier_or_a_look() -> None:
+    def saving(*before: Record, path: str = "/work/step-4/1.pt") -> Result:
+        made = [file("mkdir", "/work/step-4"), file("write", "/work/step-4/0.pt"), BARRIER]
+        saved = [*before, file("write", path), *([] if BARRIER in before else [BARRIER])]
+        return checkpoint_race.judge(two_nodes(lambda rank: [made, saved, [BARRIER], [BARRIER]][rank]))
+
+    result = saving()
+    assert (result.status, result.ranks) == (WARNED, (0, 1))
+    assert saving(BARRIER).status == PASSED
+    assert saving(file("isdir", "/work/step-4")).status == PASSED
+    assert saving(file("mkdir", "/work/step-4")).status == PASSED
+    assert saving(path="/work/step-4-1.pt").status == PASSED
+
+
+def test_a_folder_that_is_made_before_ranks_join_is_there_afterwards() -> None:
+    joins = InitProcessGroup()
+    made = [file("mkdir", "/work/logs"), joins, BARRIER]
+    early = two_nodes(lambda rank: made if rank == 0 else [joins, file("write", f"/work/logs/{rank}"), BARRIER])
+    late = two_nodes(
+        lambda rank: [joins, *made[::2]] if rank == 0 else [joins, file("write", f"/work/logs/{rank}"), BARRIER]
+    )
+
+    assert checkpoint_race.judge(early).status == PASSED
+    assert checkpoint_race.judge(late).status == WARNED
