@@ -15,7 +15,7 @@ from compose_sim.core.compose.document import (
     render_service_files,
     render_settings,
 )
-from compose_sim.core.plan.model import Plan
+from compose_sim.core.plan.model import HIDDEN, Plan
 from compose_sim.core.plan.mounts import EMPTY
 from compose_sim.core.plan.services import FILES as SERVICE_FILES
 from compose_sim.engine.run_folder.folder import is_run_folder
@@ -30,6 +30,9 @@ def write_documents(plan: Plan, path: Path, *, image: str, dotenv: str = "") -> 
     files.replace(".env", render_settings(plan, image=image, dotenv=dotenv), mode=0o600)
     if is_run_folder(path):
         files.share_folder(EMPTY, plan.owner_ids)
+        for mount in plan.mounts:  # of a project within a folder that is covered, such as of `check --resume`
+            if within := mount.target.partition(f"/{HIDDEN}/")[2]:
+                files.make_folder(f"{EMPTY}/{within}")
     for folder, own_files in (
         (IDENTITY_FILES, render_identity(plan)),
         (SERVICE_FILES, render_service_files(plan, loader=jinja2.FileSystemLoader("/"))),
