@@ -40,11 +40,9 @@ def _sample_lines(found: PlannedWorld) -> Iterator[str]:
     sampler = next((name for name in loader.samplers if name != "BatchSampler"), "no sampler")
     of = f"{sets.length:,} samples" if sets.length is not None else "samples"
     yield _line("samples", f"{of} of the loader at {loader.at} ({sampler}), {_shares(sets, found.world)}")
-    yield _line("", f"{_overlap(sets)}; {_rest(sets)}; {_steps(sets)}")
     if sets.examined < found.world:
-        yield _line(
-            "", f"! only {sets.examined} of {found.world:,} ranks were examined: the others were not reached in time"
-        )
+        yield _line("", f"! this is of ranks 0 to {sets.examined - 1:,}: the others were not reached in time")
+    yield _line("", f"{_overlap(sets)}; {_rest(sets)}; {_steps(sets)}")
 
 
 def _shares(sets: SampleSets, world: int) -> str:
@@ -64,7 +62,7 @@ def _overlap(sets: SampleSets) -> str:
 
 def _rest(sets: SampleSets) -> str:
     if sets.dropped is None:
-        return "the data set has no length"
+        return "the data set has no length" if sets.length is None else "not known whether all samples are read"
     return f"! {sets.dropped:,} are read by no rank" if sets.dropped else "✔ complete"
 
 
@@ -72,11 +70,7 @@ def _steps(sets: SampleSets) -> str:
     fewest, most = sets.steps
     if fewest != most:
         return f"✘ {fewest} to {most} steps per epoch: ranks with more of them would wait for ever"
-    return (
-        f"✔ {most:,} steps per epoch on every rank"
-        if most
-        else "✘ no step per epoch: the shares are smaller than a batch"
-    )
+    return f"✔ {most:,} steps per epoch on each" if most else "✘ no step per epoch: the shares are smaller than a batch"
 
 
 def _range(pair: tuple[int, int]) -> str:

@@ -81,7 +81,7 @@ class SampleSets:
     length: int | None
     distinct: int
     repeated: int  # draws of a sample that another draw has too, over the shares
-    dropped: int | None  # samples that no rank reads
+    dropped: int | None  # samples that no rank reads; None without a length, or if not all ranks were examined
     steps: tuple[int, int]  # the fewest and the most batches of a share
     samples: tuple[int, int]
     of_ranks: tuple[int, ...]  # the share of each rank

@@ -161,6 +161,8 @@ def _drawn(settings: Settings, program: UserProgram, loader: dict[str, Any], *, 
     if not read:
         return None
     result = shares.summary(read, loader.get("length"))
+    if len(read) < settings.world:
+        result["dropped"] = None  # others may read the rest
     return {**result, "of_ranks": list(range(len(read))), "examined": len(read), "way": "ranks"}
 
 
