@@ -92,6 +92,8 @@ def _rank_lines(rank: PlannedRank, world: int) -> Iterator[str]:
     of_meshes = {group for mesh in rank.meshes for group in mesh.groups}
     for group in [each for each in rank.groups if each in used | of_meshes]:
         yield _line("group", f"{named[group]}: {ranks_in_words(rank.groups[group], world)}")
+    if rank.builds and not rank.groups:
+        yield _line("", "! it made no process group: each rank would train alone")
     if rank.builds:
         yield _line("per step", _bytes_line(rank.per_step, named))
         if rank.once:

@@ -32,6 +32,7 @@ def set_environment(rank: int, *, world: int, per_node: int) -> None:
         NODE_RANK=str(rank // per_node),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="1",
+        ACCELERATE_USE_CPU="true",  # without a GPU, Accelerate makes no process group otherwise
     )
 
 
