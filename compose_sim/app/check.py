@@ -9,7 +9,7 @@ from dataclasses import replace
 from compose_sim.app.listener import Listener, ProgressListener, QuietListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
-from compose_sim.core.checks import Case
+from compose_sim.core.checks import Case, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.rules.replays import needs_alone, reason_against, was_replayed
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
@@ -83,7 +83,7 @@ def with_mistake(session: Session, name: str) -> MistakeReport:
     planted.add_environment(COMPOSESIM_MISTAKE=name)
     try:
         run = CheckedRun(planted, QuietListener())
-        return outcome(name, session.report, run.run(), is_planted=run.is_planted)
+        return outcome(name, session.report, run.run(), is_planted=run.is_planted, no_step=run.no_step)
     finally:
         if planted.folder.files.exists():
             delete(planted.folder)
@@ -99,6 +99,7 @@ class CheckedRun:
         checks = set(chosen(self._settings.only, self._settings.skip))
         self._replays = bool(_NEED_A_REPLAY & checks)
         self._engine: Engine | None = None  # which the replays share
+        self.no_step = ""  # what `why_no_step` says of the run
         self.is_planted = False  # whether the script has reached a mistake that was planted
         self._hints = tuple(find_hints(session.sources))
         for hint in self._hints:
@@ -117,7 +118,7 @@ class CheckedRun:
             except OutOfTimeError as error:
                 session.report = inconclusive(session.report, str(error))
                 return session.report
-            self.is_planted = has_reached_it(case.observed)
+            self.is_planted, self.no_step = has_reached_it(case.observed), why_no_step(case.observed)
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)
             try:
@@ -157,6 +158,10 @@ class CheckedRun:
             return replace(case, why_no_single=why)
         self._listener.progress("Replaying the first steps at world size 1.")
         single, why = self._replay("single")
+        if single and (read := why_no_step(single)):
+            self._listener.progress(
+                f"note: world size 1 made no step{read}. Save into $COMPOSESIM_SHARED, which each run has anew."
+            )
         case = replace(case, single=single, why_no_single=why)
         alone: dict[int, Observed] = {}
         for rank in sorted(case.observed.ranks) if needs_alone(case) else []:

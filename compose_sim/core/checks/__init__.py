@@ -16,6 +16,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, CheckResult
 from compose_sim.core.report.report import Place as ReportPlace
 from compose_sim.core.verdict.stalled_rank import Standing
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.record import Place
 
@@ -96,11 +97,14 @@ class Precondition:
 
     holds: Callable[[Case], bool]
     reason: str
+    explain: Callable[[Observed], str] = lambda observed: ""
 
 
 SEVERAL_RANKS = Precondition(lambda case: case.observed.world_size > 1, "there is only one rank")
 SEVERAL_NODES = Precondition(lambda case: len(case.observed.nodes) > 1, "there is only one node")
-OPTIMIZER_STEPS = Precondition(lambda case: case.observed.first(OptimizerStep) is not None, "no optimizer stepped")
+OPTIMIZER_STEPS = Precondition(
+    lambda case: case.observed.first(OptimizerStep) is not None, "no optimizer stepped", lambda each: why_no_step(each)
+)
 DDP_MODEL = Precondition(
     lambda case: case.observed.first(DdpModel) is not None, "no model was wrapped in DistributedDataParallel"
 )
@@ -119,7 +123,8 @@ class ScriptCheck:
 
     def judge(self, case: Case) -> Result:
         """Return the result of the rule, or that a precondition does not hold."""
-        reason = next((each.reason for each in self.preconditions if not each.holds(case)), "")
+        missing = next((each for each in self.preconditions if not each.holds(case)), None)
+        reason = missing.reason + missing.explain(case.observed) if missing else ""
         return replace(not_applicable(reason) if reason else self.rule(case), id=self.id)
 
 
@@ -133,11 +138,19 @@ def check(
 
 
 _MAX_NAMES = 5
+_OF_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".npz", ".tar")
 
 
 def where(at: Place | None) -> str:
     """Return " (train.py, line 7)", or "" if the place is not known."""
     return f" ({at[0].rpartition('/')[2]}, line {at[1]})" if at else ""
+
+
+def why_no_step(observed: Observed) -> str:
+    """Return `: it read last.pt …` for a script that read a checkpoint and made no optimizer step; "" for any other."""
+    reads = (each for each in observed.of(FileUse) if each.op == "read" and each.path.endswith(_OF_CHECKPOINTS))
+    read = None if observed.first(OptimizerStep) else next(reads, None)
+    return f": it read {read.path}{where(read.at)}, and may have taken the training to be over" if read else ""
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

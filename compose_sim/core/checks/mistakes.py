@@ -63,9 +63,14 @@ def has_reached_it(observed: Observed) -> bool:
     return observed.first(MistakePlanted) is not None
 
 
-def outcome(name: str, before: Report, after: Report, *, is_planted: bool) -> MistakeReport:
-    """Return whether a run with a mistake has problems that the run without it does not have, or why not."""
+def outcome(name: str, before: Report, after: Report, *, is_planted: bool, no_step: str = "") -> MistakeReport:
+    """Return whether a run with a mistake has problems that the run without it does not have, or why not.
+
+    `no_step` is what `why_no_step` says of the run with the mistake.
+    """
     mistake = MISTAKES[name]
+    if no_step:
+        return MistakeReport(id=name, text=mistake.text, status="not-planted", why=f"no optimizer stepped{no_step}")
     if not is_planted:
         return MistakeReport(id=name, text=mistake.text, status="not-planted", why=f"it takes {mistake.needs}")
     known = {each.id for each in before.checks if each.is_problem}

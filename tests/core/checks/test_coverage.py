@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.checks import Case, Result, failed, not_applicable, passed
+from compose_sim.core.checks import Case, Result, failed, not_applicable, passed, why_no_step
 from compose_sim.core.checks.run import coverage, why_inconclusive
+from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import ProcessGroup
-from tests.core.checks.rules.cluster import case
+from compose_sim.node.records.record import Record
+from tests.core.checks.rules.cluster import case, file, two_nodes
 
 JUDGED = ("params-in-sync", "matches-single", "sampler-overlap")
 
@@ -76,3 +78,17 @@ def test_a_script_that_is_not_distributed_is_never_green() -> None:
     why = why_inconclusive(case({0: [], 1: []}), found, coverage(found), only=(), is_strict=False)
 
     assert why.startswith("nothing distributed was seen")
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([file("read", "/work/last.pt")], ": it read /work/last.pt (train.py, line 9), and may have taken"),
+        ([file("read", "/work/train.csv"), file("write", "/work/last.pt")], ""),
+        ([file("read", "/work/last.pt"), OptimizerStep(step=1, optimizer=0, nth=1)], ""),
+    ],
+)
+def test_a_script_that_makes_no_step_may_have_read_the_checkpoint_of_its_end(records: list[Record], said: str) -> None:
+    found = why_no_step(two_nodes(lambda rank: records).observed)
+
+    assert found.startswith(said) if said else found == ""

@@ -46,6 +46,13 @@ def test_what_the_script_never_reaches_is_not_counted() -> None:
     assert summary((found, one)).startswith("1 of 1 planted mistake ")
 
 
+def test_a_script_that_resumes_from_the_run_before_has_no_mistakes_planted() -> None:
+    read = ": it read last.pt (train.py, line 9), and may have taken the training to be over"
+    found = outcome("other-rate", report(), report(), is_planted=True, no_step=read)
+
+    assert (found.status, found.why) == ("not-planted", f"no optimizer stepped{read}")
+
+
 def test_ranks_can_plant_every_mistake_and_checks_can_find_it() -> None:
     assert set(MISTAKES) == NAMES
     assert set(MISTAKES) >= NEED_A_REPLAY

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned
+from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned, why_no_step
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.sketches import optimizers
@@ -145,7 +145,9 @@ def _why_it_ended(case: Case) -> str:
             f"the script takes {misaligned.fetched} batches for its first step at world size 1, but "
             f"{misaligned.recorded_fetched} per rank in the recorded run"
         )
-    return end.why if end else "at world size 1 the script ended before its first optimizer step"
+    if end is not None:
+        return end.why
+    return f"at world size 1 the script ended before its first optimizer step{why_no_step(case.single) if case.single else ''}"
 
 
 def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:

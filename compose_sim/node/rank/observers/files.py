@@ -43,7 +43,7 @@ _MAPPING_FILES = ("<frozen ", os.__file__, str(sys.modules["_collections_abc"]._
 
 _busy = False
 _seen: set[tuple[str, str, int]] = set()
-_run_folder = ""
+_run_folder = _record = ""
 _system: tuple[str, ...] = ()
 _shared: tuple[str, ...] = ()
 _private: tuple[str, ...] = ()
@@ -56,12 +56,13 @@ def install() -> None:
 
 
 def begin(context: RankContext) -> None:
-    global _run_folder, _system, _shared, _private
+    global _run_folder, _record, _system, _shared, _private
     shared = os.environ.get("COMPOSESIM_SHARED")
     _run_folder = _folder(str(context.events.folder))
     _shared = tuple(_folder(str(each)) for each in (shared, Path.cwd()) if each and str(each) != os.sep)
     prefixes = (sys.prefix, sys.base_prefix, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")))
     _system = (*_SYSTEM, *(_folder(each) for each in prefixes))
+    _record = _folder(os.environ.get("COMPOSESIM_RECORD") or _run_folder)  # of the run that a replay repeats
     own = (os.environ.get("TMPDIR"), os.environ.get("HOME"), "/tmp", "/var/tmp", "/dev/shm")
     _private = tuple(_folder(each) for each in own if each)
     sys.addaudithook(_audit)
@@ -175,6 +176,7 @@ def _resolve(path: str) -> str | None:
             ours = resolved.startswith(_run_folder + "shared" + os.sep)
         else:
             ours = resolved.startswith(_shared) or not resolved.startswith(_system)
+            ours = ours and not resolved.startswith(_record)
         _kept[absolute] = resolved if ours and not _NOT_THE_SCRIPTS.search(resolved) else None
         if len(_kept) > _MAX_NOTED:
             _kept.clear()
