@@ -110,7 +110,8 @@ def _recovery(recovery: RecoveryReport) -> str:
     """Return `3 nodes continued after 1.4 s, 2 steps lost`."""
     nodes = len(recovery.nodes)
     who = format_count(nodes, "node") if nodes else format_count(recovery.world_size, "rank")
-    lost = "" if recovery.steps_lost is None else f", {format_count(recovery.steps_lost, 'step')} lost"
+    steps = recovery.steps_lost  # as far as metric lines show, which may come every few steps
+    lost = "" if steps is None else f", {format_count(steps, 'step') if steps else 'no reported step'} lost"
     return f"{who} continued after {format_seconds(recovery.seconds)}{lost}"
 
 

@@ -212,7 +212,7 @@ class FaultReport:
     begun_s: Annotated[float | None, "Seconds from the start of the run to the injection"] = None
     healed_s: Annotated[float | None, "Seconds from the start of the run until it was healed"] = None
     recovered_s: Annotated[float | None, "Seconds from the injection to the first new step"] = None
-    steps_lost: Annotated[int | None, "Steps that were repeated because of it"] = None
+    steps_lost: Annotated[int | None, "Steps that were repeated because of it, as far as metric lines show"] = None
     back_s: Annotated[
         float | None, "Seconds from the injection to the round in which all of its nodes took part again"
     ] = None
@@ -241,7 +241,9 @@ class RecoveryReport:
     seconds: Annotated[float, "From the loss to the first new step"]
     world_size: Annotated[int, "Number of ranks that continued"]
     nodes: Annotated[tuple[str, ...], "The nodes that continued"] = ()
-    steps_lost: Annotated[int | None, "Steps that were repeated; null if ranks print no metric lines"] = None
+    steps_lost: Annotated[
+        int | None, "Steps that were repeated, as far as metric lines show; null if ranks print none"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ def test_a_loss_that_nobody_injected_is_told_too() -> None:
 
     assert [*history_lines(report_of(story))][-1] == (
         "losses",
-        "node-2 was lost: silent; 2 nodes continued after 2.00 s, 0 steps lost",
+        "node-2 was lost: silent; 2 nodes continued after 2.00 s, no reported step lost",
     )
 
 

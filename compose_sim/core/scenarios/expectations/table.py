@@ -94,7 +94,7 @@ def steps_lost_at_most(most: int, run: FinishedRun) -> Evaluation:
 
 
 def _again(steps: int) -> str:
-    return f"at most {steps} step{'' if steps == 1 else 's'} repeated" if steps else "no step was repeated"
+    return f"at most {steps} step{'' if steps == 1 else 's'} repeated" if steps else "no reported step was repeated"
 
 
 def loss_continuous(tolerance: float, run: FinishedRun) -> Evaluation:
