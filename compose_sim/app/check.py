@@ -132,6 +132,8 @@ class CheckedRun:
             session.report = _with_verdict(report, "interrupted", report.cause) if interrupted else report
             if self._settings.self_test and session.report.verdict in ("passed", "inconclusive"):
                 session.report = replace(session.report, mistakes=tuple(self._planted_mistakes()))
+            elif self._settings.self_test:
+                self._listener.progress("note: no mistake was planted, because the run itself failed")
         return session.report
 
     def _planted_mistakes(self) -> Iterator[MistakeReport]:

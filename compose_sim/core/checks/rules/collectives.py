@@ -22,6 +22,7 @@ from compose_sim.core.checks import (
 from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, uneven_inputs
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause
+from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Batch, EpochProgress
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.process_groups import (
@@ -319,7 +320,7 @@ class IssuingGroup:
             members.setdefault(count, []).append(rank)
         (most, ahead), *fewer = sorted(members.items(), reverse=True)
         rest = ", ".join(f"{ranks_text(ranks)} only {count}" for count, ranks in fewer)
-        return f"{ranks_text(ahead)} issued {most} collectives in {self}, {rest}"
+        return f"{ranks_text(ahead)} issued {format_count(most, 'collective')} in {self}, {rest}"
 
     def surplus(self, one: int, other: int) -> IssuedCollective | None:
         """Return the first collective of a rank that its line issued more often than on the other rank."""
