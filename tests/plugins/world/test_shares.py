@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset  # noqa: E402
 
 from compose_sim.plugins.world.node import shares  # noqa: E402
@@ -46,6 +47,23 @@ def test_every_share_is_that_of_the_rank_itself(made: Any) -> None:
     copies = [*shares.all_shares(made(2))]
 
     assert copies == [shares.batches_of(made(rank)) for rank in range(4)]
+
+
+class Asking:
+    """Every n-th sample from the rank's number on, which it asks for when it is iterated."""
+
+    def __iter__(self) -> Any:
+        return iter(range(dist.get_rank(), len(DATA), 4))
+
+
+def test_a_sampler_that_asks_for_its_rank_is_told() -> None:
+    ask = dist.get_rank
+    told = [*shares.told_shares(DataLoader(DATA, sampler=Asking(), batch_size=200), 4)]
+
+    assert told == [[[*range(rank, 103, 4)]] for rank in range(4)]
+    with pytest.raises(LookupError):
+        _ = [*shares.told_shares(DataLoader(DATA, sampler=Blocks(1, 4)), 4)]
+    assert dist.get_rank is ask
 
 
 def test_a_share_is_mapped_to_ranks_only_if_one_way_fits() -> None:

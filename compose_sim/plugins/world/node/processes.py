@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any, Callable
 
 from ....node.planning.fake_run import resident_bytes
@@ -54,10 +55,10 @@ def await_process(child: int, deadline: float, most_bytes: int) -> int:
 
 
 class Branches:
-    """Lets a script begin in one process, and forks a process per rank when it first asks which rank it is."""
+    """Lets a script begin in one process, and forks a process for each of these ranks when it first asks which rank it is."""
 
-    def __init__(self, world: int, per_node: int, deadline: float, most_bytes: int) -> None:
-        self._world, self._per_node = world, per_node
+    def __init__(self, ranks: Sequence[int], world: int, per_node: int, deadline: float, most_bytes: int) -> None:
+        self._ranks, self._world, self._per_node = ranks, world, per_node
         self._deadline, self._most_bytes = deadline, most_bytes
         self._is_rank = False
         self.rank = -1
@@ -81,9 +82,9 @@ class Branches:
         self._is_rank = True  # reading a variable must not branch again
         parent, status = os.getpid(), 0
         with contextlib.suppress(Limit):
-            for begin in range(0, self._world, _PROCESSES):
+            for begin in range(0, len(self._ranks), _PROCESSES):
                 children = []
-                for rank in range(begin, min(begin + _PROCESSES, self._world)):
+                for rank in self._ranks[begin : begin + _PROCESSES]:
                     child = os.fork()
                     if not child:
                         process.die_with(parent)

@@ -259,6 +259,9 @@ def _draw(job: RankJob, loader: Any, output: Path) -> NoReturn:
             if job.all_shares:
                 with contextlib.suppress(Exception):  # such as a sampler that cannot be copied
                     result["all"] = shares.summary(shares.all_shares(loader), length)
+        elif job.all_shares:
+            with contextlib.suppress(Exception):  # such as a sampler that asks nobody for its rank
+                result["asked"] = shares.summary(shares.told_shares(loader, job.world), length)
         batches = shares.batches_of(loader)
         result["digest"], result["batches"] = shares.digest(batches), len(batches)
     except Exception as error:  # noqa: BLE001 - the script itself will meet it, or not

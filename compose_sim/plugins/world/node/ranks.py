@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import time
 import traceback
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +113,9 @@ def _samples(settings: Settings, program: UserProgram, found: list[dict[str, Any
     loaders = [each["loaders"][0] for each in found if each.get("loaders")]
     if not loaders or "opaque" in loaders[0]:
         return None
-    derived = _derived(settings, found, loaders)
-    return derived or _drawn(settings, program, loaders[0], fake=found[0]["fake"])
+    fake = found[0]["fake"]
+    derived = _derived(settings, found, loaders) or _asked(settings, program, found, loaders, fake=fake)
+    return derived or _drawn(settings, program, loaders[0], fake=fake)
 
 
 def _derived(settings: Settings, found: list[dict[str, Any]], loaders: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -127,6 +130,22 @@ def _derived(settings: Settings, found: list[dict[str, Any]], loaders: list[dict
     if of_ranks is None or not same:
         return None
     return {**every, "of_ranks": of_ranks, "examined": settings.world, "way": "copies"}
+
+
+def _asked(
+    settings: Settings, program: UserProgram, found: list[dict[str, Any]], loaders: list[dict[str, Any]], *, fake: bool
+) -> dict[str, Any] | None:
+    """Return what a sampler draws that was told to be each rank, if that is what ranks draw: those that ran, the first and the last."""
+    every = loaders[0].get("asked")
+    if every is None or len(loaders) < len(found):
+        return None
+    digests = every["digests"]
+    drawn = {each["rank"]: loader.get("digest") for each, loader in zip(found, loaders)}
+    for rank, batches in _read_by(settings, program, sorted({0, settings.world - 1} - drawn.keys()), fake=fake).items():
+        drawn[rank] = shares.digest(batches)
+    if not {0, settings.world - 1} <= drawn.keys() or any(digests[rank] != drew for rank, drew in drawn.items()):
+        return None
+    return {**every, "of_ranks": list(range(settings.world)), "examined": settings.world, "way": "copies"}
 
 
 def _coordinates(mesh: dict[str, Any], world: int) -> list[list[int]]:
@@ -147,23 +166,27 @@ def _coordinates(mesh: dict[str, Any], world: int) -> list[list[int]]:
 
 def _drawn(settings: Settings, program: UserProgram, loader: dict[str, Any], *, fake: bool) -> dict[str, Any] | None:
     """Let each rank run up to its first batch, as long as there is time, and return what they would read; None if none got there."""
-    deadline = time.monotonic() + settings.sampler_seconds
-    branches = Branches(settings.world, settings.per_node, deadline, settings.most_bytes)
-    job = _job(settings, program, 0, branches=branches, fake=fake)
-    with contextlib.suppress(Limit):
-        await_process(fork(lambda: _run(job)), deadline + _GRACE_S, settings.most_bytes)
-    read: list[shares.Batches] = []
-    for rank in range(settings.world):
-        found = _read(job.output.with_name(f"samples-{rank}"))
-        if found is None:
-            break
-        read.append(found)
+    found = _read_by(settings, program, range(settings.world), fake=fake)
+    read = [found[rank] for rank in itertools.takewhile(found.__contains__, range(settings.world))]
     if not read:
         return None
     result = shares.summary(read, loader.get("length"))
     if len(read) < settings.world:
         result["dropped"] = None  # others may read the rest
     return {**result, "of_ranks": list(range(len(read))), "examined": len(read), "way": "ranks"}
+
+
+def _read_by(
+    settings: Settings, program: UserProgram, ranks: Sequence[int], *, fake: bool
+) -> dict[int, shares.Batches]:
+    """Let ranks run up to their first batch, and return what those that got there in time would read."""
+    deadline = time.monotonic() + settings.sampler_seconds
+    branches = Branches(ranks, settings.world, settings.per_node, deadline, settings.most_bytes)
+    job = _job(settings, program, 0, branches=branches, fake=fake)
+    with contextlib.suppress(Limit):
+        await_process(fork(lambda: _run(job)), deadline + _GRACE_S, settings.most_bytes)
+    found = {rank: _read(job.output.with_name(f"samples-{rank}")) for rank in ranks}
+    return {rank: batches for rank, batches in found.items() if batches is not None}
 
 
 def _read(path: Path) -> shares.Batches | None:

@@ -1,7 +1,8 @@
 """Find which samples each rank of a world reads, by iterating the samplers of one rank as those of the others.
 
-A sampler that holds its rank in an attribute is copied for each share, and the copy gets that number. What the copies yield is compared
-with what the ranks that really ran have read. Any other sampler is iterated by every rank: they run up to their first batch.
+A sampler that holds its rank in an attribute is copied for each share, and the copy gets that number; one that asks torch is told it.
+What the copies yield is compared with what the ranks that really ran have read. Any other sampler is iterated by every rank: they run
+up to their first batch.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import itertools
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import torch.distributed as dist
 
 Batches = list[list[int]]
 MOST_LISTED = 4096  # samples whose numbers are reported one by one
@@ -98,12 +101,33 @@ def _shares_of_torch(loader: Any, own: Any) -> Iterable[Batches]:
             yield batches_of(loader, other)
 
 
+def told_shares(loader: Any, world: int) -> Iterator[Batches]:
+    """Yield the batches of each rank, from copies of a sampler that asks torch for its rank. Raise LookupError if it does not ask."""
+    owner = dist.distributed_c10d
+    ask, asked = dist.get_rank, False
+    try:
+        for rank in range(world):
+
+            def tell(group: Any = None, rank: int = rank) -> int:
+                nonlocal asked
+                asked = True
+                return rank if group is None or group is dist.group.WORLD else ask(group)
+
+            dist.get_rank = owner.get_rank = tell
+            other, _ = _copied(loader, None)
+            yield batches_of(loader, other)
+            if not asked:
+                raise LookupError("the sampler does not ask for its rank")
+    finally:
+        dist.get_rank = owner.get_rank = ask
+
+
 def _copied(loader: Any, own: Any) -> tuple[Any, Any]:
     """Return a copy of the loader's sampler, and in it that of `own`, which share the data set."""
     memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
     source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     other = copy.deepcopy(source, memo)
-    return other, memo[id(own)] if own is not source else other
+    return other, memo.get(id(own)) if own is not source else other
 
 
 def summary(shares: Iterable[Batches], length: int | None) -> dict[str, Any]:
