@@ -42,7 +42,7 @@ lock() {
 lowest() {
     uv venv --quiet --clear --python .venv/bin/python "$WORK/lowest"
     VIRTUAL_ENV=$WORK/lowest uv pip install --quiet --resolution lowest-direct --editable . --group test
-    "$WORK/lowest/bin/python" -m pytest -q --timeout 120 -m 'not train and not docker and not gpu and not recipes' "${PURE[@]}" "${NOT_PURE[@]}"
+    "$WORK/lowest/bin/python" -m pytest -q --timeout 600 -m 'not train and not docker and not gpu and not recipes' "${PURE[@]}" "${NOT_PURE[@]}"
 }
 
 sbom() {
