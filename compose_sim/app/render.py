@@ -87,9 +87,8 @@ def _project_code(request: Request, folder: Path, *, force: bool) -> tuple[Path,
 def _is_ours(folder: Path) -> bool:
     """Return whether composesim rendered this folder, and may overwrite what is in it."""
     files = SafeFolder(folder)
-    return files.status(_COMPOSE_FILE) is not None and b"# Written by composesim." in files.read_bytes(
-        _COMPOSE_FILE, size=500
-    )
+    is_there = files.status(_COMPOSE_FILE) is not None
+    return is_there and b"# Written by composesim." in files.read_bytes(_COMPOSE_FILE, size=500)
 
 
 def _code_files(root: Path, script: Path | None, *, project: Path, besides: Path) -> Iterator[tuple[Path, str]]:

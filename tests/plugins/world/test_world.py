@@ -77,13 +77,15 @@ def test_a_world_works_if_its_ranks_build_and_make_the_same_steps() -> None:
 
 
 def test_padding_is_no_overlap() -> None:
-    def sets(repeated: int) -> SampleSets:
-        found = a_world(repeated=repeated).samples
+    def sets(repeated: int, steps: int = 1) -> SampleSets:
+        found = a_world(repeated=repeated, steps=(steps, steps)).samples
         assert found is not None
         return found
 
     assert not sets(3).overlaps
     assert sets(4).overlaps
+    assert not sets(15, steps=7).overlaps, "shares of whole batches of four, as Accelerate makes them"
+    assert sets(16, steps=7).overlaps
 
 
 def test_ranks_that_did_the_same_are_described_once() -> None:

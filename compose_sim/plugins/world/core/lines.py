@@ -57,7 +57,7 @@ def _overlap(sets: SampleSets) -> str:
         return "✔ disjoint"
     if sets.overlaps:
         return f"! ranks read the same samples: {sets.repeated:,} draws repeat one"
-    return f"✔ disjoint, except {sets.repeated:,} repeated draws: fewer than one per share, as padding makes"
+    return f"✔ disjoint, except {sets.repeated:,} repeated draws: less than one sample or batch per share, as padding makes"
 
 
 def _rest(sets: SampleSets) -> str:

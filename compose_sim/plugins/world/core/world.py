@@ -91,8 +91,9 @@ class SampleSets:
 
     @property
     def overlaps(self) -> bool:
-        """Return whether more draws repeat a sample than shares of equal size need: fewer than one per share."""
-        return self.repeated >= self.shares
+        """Return whether more draws repeat a sample than shares of equal size, or of whole batches, need: fewer than one per share."""
+        batch = 1 if self.dropped or self.steps[1] < 2 else -(-self.samples[1] // self.steps[1])
+        return self.repeated >= self.shares * batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
