@@ -162,7 +162,7 @@ class CheckedRun:
         single, why = self._replay("single")
         if single and (read := why_no_step(single)):
             self._listener.progress(
-                f"note: world size 1 made no step{read}. Save into $COMPOSESIM_SHARED, which each run has anew."
+                f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
             )
         case = replace(case, single=single, why_no_single=why)
         alone: dict[int, Observed] = {}

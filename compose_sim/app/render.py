@@ -113,7 +113,7 @@ def _names_below(root: Path) -> list[str]:
     status, output = try_output_of(["git", "-C", str(root), "-c", "core.fsmonitor=false", *words])
     names = [name for name in output.split("\0") if name]
     if status or not names:
-        return list(_walk(root))
+        names = list(_walk(root))
     rendered = {path.parent for path in map(Path, names) if path.name == _COMPOSE_FILE and _is_ours(root / path.parent)}
     rendered.discard(Path())  # the project is what the user wants to render
     return [name for name in names if rendered.isdisjoint(Path(name).parents)]
@@ -122,7 +122,7 @@ def _names_below(root: Path) -> list[str]:
 def _walk(root: Path) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
         here = Path(folder)
-        folders[:] = [name for name in folders if name not in _NOT_CODE and not _is_ours(here / name)]
+        folders[:] = [name for name in folders if name not in _NOT_CODE]
         yield from (str((here / name).relative_to(root)) for name in files)
 
 

@@ -39,10 +39,7 @@ def logs_command(
     plan = folder.read_plan()
     chosen = chosen_ranks(plan, nodes=nodes, ranks=ranks)
     # A rank may be on another node in each round.
-    on, numbers = (
-        {node for node, _ in chosen},
-        {rank for _, rank in chosen},
-    )
+    on, numbers = {node for node, _ in chosen}, {rank for _, rank in chosen}
     writer = _Writer(plan, as_json=as_json)
     follow = follow and folder.is_claimed()
     batches = _batches(folder, plan, follow=follow)

@@ -24,6 +24,7 @@ PASSED: Final = "passed"
 FAILED: Final = "failed"
 WARNED: Final = "warned"
 NOT_APPLICABLE: Final = "not-applicable"
+CHECKPOINT_ENDINGS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".npz", ".tar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,6 @@ def check(
 
 
 _MAX_NAMES = 5
-_OF_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".npz", ".tar")
 
 
 def where(at: Place | None) -> str:
@@ -148,7 +148,7 @@ def where(at: Place | None) -> str:
 
 def why_no_step(observed: Observed) -> str:
     """Return `: it read last.pt …` for a script that read a checkpoint and made no optimizer step; "" for any other."""
-    reads = (each for each in observed.of(FileUse) if each.op == "read" and each.path.endswith(_OF_CHECKPOINTS))
+    reads = (each for each in observed.of(FileUse) if each.op == "read" and each.path.endswith(CHECKPOINT_ENDINGS))
     read = None if observed.first(OptimizerStep) else next(reads, None)
     return f": it read {read.path}{where(read.at)}, and may have taken the training to be over" if read else ""
 

@@ -64,10 +64,7 @@ def has_reached_it(observed: Observed) -> bool:
 
 
 def outcome(name: str, before: Report, after: Report, *, is_planted: bool, no_step: str = "") -> MistakeReport:
-    """Return whether a run with a mistake has problems that the run without it does not have, or why not.
-
-    `no_step` is what `why_no_step` says of the run with the mistake.
-    """
+    """Return whether a run with a mistake has new problems, or why not; `no_step` is what `why_no_step` says of that run."""
     mistake = MISTAKES[name]
     if no_step:
         return MistakeReport(id=name, text=mistake.text, status="not-planted", why=f"no optimizer stepped{no_step}")

@@ -107,7 +107,7 @@ def _remove_until_gone(engine_name: str, run: str, path: Path) -> None:
     while time.monotonic() < deadline:
         is_ours = is_ours or _claim(folder)
         try:
-            found = is_ours and _remove(engine_name, run, path)
+            found = is_ours and _remove(engine_name, run, path, is_last=checks_without_run == 1)
             pause_s = _CHECK_EVERY_S
         except (ComposesimError, OSError) as error:
             found, pause_s = True, min(1.5 * pause_s, _LONGEST_PAUSE_S)
@@ -132,19 +132,20 @@ def _claim(folder: RunFolder) -> bool:
     return True
 
 
-def _remove(engine_name: str, run: str, folder: Path) -> bool:
-    """Remove the run; return whether it had nodes or a network. Another project may have begun a run of the same name."""
+def _remove(engine_name: str, run: str, folder: Path, *, is_last: bool) -> bool:
+    """Remove the run; return whether it had nodes or a network. The last look (`is_last`) also opens the host that it had closed."""
     from compose_sim.engine.host.run_names import claimed_name
     from compose_sim.engine.registry import make_engine
     from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
 
     engine = make_engine(engine_name)
     remaining = engine.remaining_runs()
-    if run not in remaining:  # it may have closed this machine to nodes that it did not come to start
-        with contextlib.suppress(SpecError), claimed_name(engine_name, run):
-            engine.forget_absent_runs(over=run)
+    if run not in remaining:
+        if is_last:  # the run may have closed this machine to nodes that it never started
+            with contextlib.suppress(SpecError), claimed_name(engine_name, run):
+                engine.forget_absent_runs(over=run)
         return False
-    other = Path(remaining[run] or folder)
+    other = Path(remaining[run] or folder)  # another project may have begun a run of the same name
     if other.resolve() != folder and is_run_folder(other) and RunFolder(other).is_claimed():
         return False
     logging.info("removing what is left of run '%s'", run)

@@ -157,31 +157,36 @@ def _missed(observed: Observed, order: HappensBefore, path: str, uses: Sequence[
 
 def _folder_of_another(observed: Observed, order: HappensBefore) -> Result | None:
     """Find a rank that writes into a folder that another makes, and neither waits for that nor looks whether it is there."""
+    for make, use in _makes_and_writes(observed):
+        if make.rank != use.rank and _is_same_file(observed, make, use) and order.may_overlap(make, use):
+            return warned(
+                f"rank {make.rank} makes the folder {make.path}{where(make.at)}, and rank {use.rank} writes into it{where(use.at)} "
+                "without a barrier in between",
+                fix="Call `dist.barrier()` after making it, or let every rank call `os.makedirs(folder, exist_ok=True)`.",
+                at=make.at,
+                ranks=sorted({make.rank, use.rank}),
+            )
+    return None
+
+
+def _makes_and_writes(observed: Observed) -> Iterator[tuple[FileUse, FileUse]]:
+    """Yield each use that makes a folder with each that writes into it, unless that rank has made it too or asked for it."""
     made: dict[str, list[FileUse]] = {}
     for each in observed.of(FileUse):
         if each.op == "mkdir":
             made.setdefault(each.path, []).append(each)
     joined = {rank.rank: init.index for rank in observed if (init := rank.last(InitProcessGroup))}
     for rank in observed if made else ():
-        known: set[str] = set()  # folders that this rank has made, or asked for
+        known: set[str] = set()
         for use in rank.of(FileUse):
+            folder = use.path.rpartition("/")[0]
             if use.op in ("mkdir", "isdir"):
                 known.add(use.path)
-            folder = use.path.rpartition("/")[0]
-            if use.op not in (*_WRITERS, "append", "create") or folder in known:
-                continue
-            for make in made.get(folder, ()):
-                if make.index < joined.get(make.rank, 0) and use.index > joined.get(use.rank, use.index):
-                    continue  # most backends let no rank go on before all have joined
-                if make.rank != use.rank and _is_same_file(observed, make, use) and order.may_overlap(make, use):
-                    return warned(
-                        f"rank {make.rank} makes the folder {folder}{where(make.at)}, and rank {use.rank} writes into it"
-                        f"{where(use.at)} without a barrier in between",
-                        fix="Call `dist.barrier()` after making it, or let every rank call `os.makedirs(folder, exist_ok=True)`.",
-                        at=make.at,
-                        ranks=sorted({make.rank, use.rank}),
-                    )
-    return None
+            elif use.op in (*_WRITERS, "append", "create") and folder not in known:
+                for make in made.get(folder, ()):
+                    # Most backends let no rank go on before all have joined.
+                    if make.index >= joined.get(make.rank, 0) or use.index <= joined.get(use.rank, use.index):
+                        yield make, use
 
 
 def _too_early(path: str, write: FileUse, read: FileUse, when: str) -> Result:

@@ -74,10 +74,7 @@ class SshdStarter:
         self._link, self._listener, self._server = link, listener, server
         self._ssh_sessions = SshSessions()
         # Received so far: a round may take several packets.
-        self._round: tuple[list[dict[str, str]], list[int]] = (
-            [],
-            [],
-        )
+        self._round: tuple[list[dict[str, str]], list[int]] = ([], [])
         self._outputs: list[int] = []
         self._slots: dict[int, int] = {}  # by process
         self._kill_at: dict[int, float] = {}  # by process

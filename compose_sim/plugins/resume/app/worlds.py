@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compose_sim.core.checks import CHECKPOINT_ENDINGS
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.text import format_bytes
 from compose_sim.errors import SpecError
@@ -17,7 +18,6 @@ _LEFT_OUT = frozenset(
     (HIDDEN, ".git", ".hg", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox")
 )
 _SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".md", ".cfg", ".ini")
-_STATES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".npz", ".tar")
 _WORDS = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "snapshots", "lightning", "logs"))
 _STATE_WORDS = _WORDS | {"last", "latest", "best", "epoch", "step", "iter", "resume", "state", "optimizer", "final"}
 _MOST = 8 << 30  # bytes
@@ -124,7 +124,7 @@ def _files(project: Path, world: World) -> Iterator[tuple[Path, str]]:
 def _is_checkpoint(path: str) -> bool:
     if path.endswith(_SOURCES):
         return False
-    return _has_word(path, _WORDS) or (path.endswith(_STATES) and _has_word(path, _STATE_WORDS))
+    return _has_word(path, _WORDS) or (path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS))
 
 
 def _has_word(path: str, words: frozenset[str]) -> bool:

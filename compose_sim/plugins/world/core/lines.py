@@ -42,7 +42,7 @@ def _sample_lines(found: PlannedWorld) -> Iterator[str]:
     yield _line("samples", f"{of} of the loader at {loader.at} ({sampler}), {_shares(sets, found.world)}")
     if sets.examined < found.world:
         yield _line("", f"! this is of ranks 0 to {sets.examined - 1:,}: the others were not reached in time")
-    yield _line("", f"{_overlap(sets)}; {_rest(sets)}; {_steps(sets)}")
+    yield _line("", f"{_overlap(sets)}; {_rest(sets)}; {_steps(sets, found.world)}")
 
 
 def _shares(sets: SampleSets, world: int) -> str:
@@ -57,7 +57,8 @@ def _overlap(sets: SampleSets) -> str:
         return "✔ disjoint"
     if sets.overlaps:
         return f"! ranks read the same samples: {sets.repeated:,} draws repeat one"
-    return f"✔ disjoint, except {sets.repeated:,} repeated draws: less than one sample or batch per share, as padding makes"
+    unit = "one" if sets.repeated < sets.shares else "a batch"
+    return f"✔ disjoint, except {sets.repeated:,} repeated draws: fewer than {unit} per share, as padding makes"
 
 
 def _rest(sets: SampleSets) -> str:
@@ -66,11 +67,13 @@ def _rest(sets: SampleSets) -> str:
     return f"! {sets.dropped:,} are read by no rank" if sets.dropped else "✔ complete"
 
 
-def _steps(sets: SampleSets) -> str:
+def _steps(sets: SampleSets, world: int) -> str:
     fewest, most = sets.steps
     if fewest != most:
         return f"✘ {fewest} to {most} steps per epoch: ranks with more of them would wait for ever"
-    return f"✔ {most:,} steps per epoch on each" if most else "✘ no step per epoch: the shares are smaller than a batch"
+    if not most:
+        return "✘ no step per epoch: the shares are smaller than a batch"
+    return f"✔ {most:,} step{'s'[: most > 1]} per epoch on {'every rank' if sets.examined == world else 'each of them'}"
 
 
 def _range(pair: tuple[int, int]) -> str:

@@ -114,7 +114,7 @@ def told_shares(loader: Any, world: int) -> Iterator[Batches]:
                 return rank if group is None or group is dist.group.WORLD else ask(group)
 
             dist.get_rank = owner.get_rank = tell
-            other, _ = _copied(loader, None)
+            other, _ = _copied(loader, samplers(loader)[0])
             yield batches_of(loader, other)
             if not asked:
                 raise LookupError("the sampler does not ask for its rank")
@@ -127,7 +127,7 @@ def _copied(loader: Any, own: Any) -> tuple[Any, Any]:
     memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
     source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     other = copy.deepcopy(source, memo)
-    return other, memo.get(id(own)) if own is not source else other
+    return other, memo[id(own)] if own is not source else other
 
 
 def summary(shares: Iterable[Batches], length: int | None) -> dict[str, Any]:

@@ -68,9 +68,8 @@ _NAMES = {
 class Launched:
     """What a command starts."""
 
-    launcher: (
-        str  # torchrun, accelerate, composer, deepspeed, fabric, mpirun, python; or command, which is no Python program
-    )
+    # torchrun, accelerate, composer, deepspeed, fabric, mpirun, python; or command, which is no Python program.
+    launcher: str
     program: tuple[str, ...]  # `train.py --epochs 3`, without `-m`
     is_module: bool = False
     # Nodes, nproc, ranks, restarts and port, as they were written.
