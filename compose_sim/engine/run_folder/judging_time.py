@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from compose_sim.errors import OutOfTimeError
 
@@ -13,6 +15,7 @@ JUDGING_S = (
     60.0  # of CPU, of which a busy machine takes nothing; 40,000 failures take 10 s, and ordinary runs less than one
 )
 _NEXT_S = 1.0
+_AGAIN_S = 0.01
 
 
 @contextmanager
@@ -26,8 +29,11 @@ def judging_time(seconds: float = JUDGING_S, *, then: float = _NEXT_S) -> Iterat
         yield
         return
 
-    def expire(_: int, __: object) -> None:
-        raise OutOfTimeError
+    def expire(_: int, frame: FrameType | None) -> None:
+        if _drops_errors(frame):
+            signal.setitimer(signal.ITIMER_PROF, _AGAIN_S, then)
+        else:
+            raise OutOfTimeError
 
     before = signal.signal(signal.SIGPROF, expire)
     signal.setitimer(signal.ITIMER_PROF, seconds, then)
@@ -36,3 +42,13 @@ def judging_time(seconds: float = JUDGING_S, *, then: float = _NEXT_S) -> Iterat
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def _drops_errors(frame: FrameType | None) -> bool:
+    """Whether the frame lies below a finalizer or a callback of the garbage collector, where Python prints an error and goes on."""
+    callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
+    while frame is not None:
+        if frame.f_code in callbacks or frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
