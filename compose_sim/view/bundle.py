@@ -23,7 +23,7 @@ from typing import Any
 from compose_sim.core.plan.environment import is_secret, masked
 from compose_sim.core.view.page import Message
 from compose_sim.core.view.redaction import Redaction, secrets_of
-from compose_sim.core.view.thinning import thin
+from compose_sim.core.view.thinning import MAX_POINTS, compared, thin
 from compose_sim.engine.run_folder.folder import RunFolder
 from compose_sim.engine.run_folder.node_files import OWN_EVENTS, NodeFiles
 from compose_sim.engine.run_folder.record import report_of
@@ -38,15 +38,14 @@ _SCRIPTS = (
     *("model", "elements", "charts", "timeline", "heat", "actions", "cluster", "source", "card", "sections"),
     *("compare", "logs", "live", "place", "main"),
 )
-_MAX_SPANS, _MAX_POINTS, _MAX_LOG_BYTES = 25_000, 1_000, 500_000  # together less than 2 MB
+_MAX_SPANS, _MAX_LOG_BYTES = 25_000, 500_000  # together less than 2 MB
 
 
 def report_page(message: Message, against: Message | None = None) -> str:
     """Return the page of a finished run as one file that opens from disk; `against` is shown beside it."""
-    shown = thin(message, most_spans=_MAX_SPANS, most_points=_MAX_POINTS, most_log_bytes=_MAX_LOG_BYTES)
+    shown = thin(message, most_spans=_MAX_SPANS, most_points=MAX_POINTS, most_log_bytes=_MAX_LOG_BYTES)
     if against:
-        other = thin(against, most_spans=1, most_points=_MAX_POINTS, most_log_bytes=0)
-        shown["now"]["against"] = {name: other[name] for name in ("now", "metrics")}
+        shown["now"]["against"] = compared(against)
     return _page(title=f"{shown['now']['run']} · composesim", data=shown)
 
 

@@ -20,6 +20,7 @@ from compose_sim.core.state.state import ClusterState, is_on
 from compose_sim.core.state.timeline import Message as Sent
 from compose_sim.core.state.timeline import Timeline
 from compose_sim.core.view.page import CurrentWait, Message, PageFold, current_waits, sample_strips
+from compose_sim.core.view.thinning import compared
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
 from compose_sim.engine.run_folder.folder import RunFolder, read_clock
 from compose_sim.engine.run_folder.node_files import NodeFiles
@@ -206,6 +207,8 @@ class PageReader:
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
         message = self._fold.take(report=report, is_over=True, samples=samples, **self._rank_times())
+        if self.folder.compared.files.status("report.json"):
+            message["now"]["against"] = compared(PageReader(self.folder.compared).read())
         return {**message, "sources": self._sources.named_in(message)}
 
     def _current(self) -> dict[int, list[Any]]:

@@ -12,6 +12,7 @@ _OF_A_PROBLEM = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|Traceback)\b|\w(?:Error|Exception|Warning)\b|^[EW]\d{4} "
 )
 _FIRST_LINES = 500  # of each rank
+MAX_POINTS = 1_000  # of one metric of one rank
 _GAP = -1  # instead of a rank: where lines are left out
 _LONGEST_READ = 2000  # characters of a line in which problems are searched
 
@@ -38,6 +39,12 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
         left_out.append(f"{missing} lines of the logs are not in this file: they are in the folder of the run.")
     now = {**message["now"], "left_out": left_out, "lines_left_out": missing}
     return {**message, "now": now, "spans": spans, "metrics": metrics, "logs": logs}
+
+
+def compared(message: Message) -> Message:
+    """Return what the page of another run shows of this one beside it."""
+    shown = thin(message, most_spans=1, most_points=MAX_POINTS, most_log_bytes=0)
+    return {name: shown[name] for name in ("now", "metrics")}
 
 
 def _thinned_logs(lines: list[list[Any]], most_bytes: int) -> tuple[list[list[Any]], int]:

@@ -91,7 +91,8 @@ _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
 _OUTSIDE_NODES = ("app", "cli", "core", "engine", "templates")  # folders of plug-ins
 _WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "empty", "secrets", "services")
-_OWN_FILES = ("report.json", "plan.json", "docker-compose.yml", ".env")
+_COMPARED = "compared"
+_OWN_FILES = (_COMPARED, "report.json", "plan.json", "docker-compose.yml", ".env")
 _CLAIM_TIMEOUT_S = 0.5  # processes that only check whether a run is claimed also hold its lock for a moment
 _RETRY_S = 0.02
 
@@ -130,6 +131,11 @@ class RunFolder:
     def clock(self) -> RunClock:
         """The clock of the run."""
         return read_clock(self.files)
+
+    @property
+    def compared(self) -> RunFolder:
+        """The folder of the run with which this one was compared, if there is one: the page shows both."""
+        return RunFolder(self.path / _COMPARED)
 
     def claim(self) -> None:
         """Make the folder and lock it for this process. Raise SpecError if another process holds it, or if it is not safe to use."""

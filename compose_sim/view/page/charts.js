@@ -21,7 +21,7 @@ function banded(curves, named) {
 }
 
 // `curves` is a list of [label, [[x, y], …], color], where a rank or node has the same color, a number, in all charts.
-function chart(title, curves, { unit = "step", format = number, from = null } = {}) {
+function chart(title, curves, { unit = "step", format = number, from = null, mark = null, said = "" } = {}) {
   const points = curves.flatMap(([, each]) => each).filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
   if (!curves.some(([, each]) => each.length > 1)) return null;
   let [left, right, low, high] = [Infinity, -Infinity, from === null ? Infinity : from, -Infinity];
@@ -43,7 +43,7 @@ function chart(title, curves, { unit = "step", format = number, from = null } = 
     svg("polyline", { class: `curve c${shade % 8}`, points: each.filter((_, at) => at % Math.ceil(each.length / width) === 0).map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") }));
   const last = curves.map(([label, each]) => (each.length ? `${label} ${format(each[each.length - 1][1])}` : "")).filter(Boolean);
   const cross = svg("line", { class: "cross", y1: CHART.top, y2: height - CHART.bottom, "data-unit": unit, "data-left": left, "data-right": right, visibility: "hidden" });
-  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${last.join(", ")}` }, lines, under, drawn, cross);
+  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${last.join(", ")}` }, lines, under, drawn, mark === null ? null : svg("line", { class: "first", x1: x(mark), x2: x(mark), y1: CHART.top, y2: height - CHART.bottom }), cross);
   image.addEventListener("pointermove", (event) => {
     const box = image.getBoundingClientRect();
     const at = left + (((event.clientX - box.left) / box.width) * width - CHART.left) / (width - CHART.left - CHART.right) * (right - left);
@@ -53,7 +53,7 @@ function chart(title, curves, { unit = "step", format = number, from = null } = 
     showTip(`${unit === "s" ? seconds(first[0]) : `step ${first[0]}`}\n${rows.join("\n")}`, event.clientX, event.clientY);
   });
   image.addEventListener("pointerleave", () => showTip(""));
-  return el("div", { class: "card" }, el("h3", {}, title), image);
+  return el("div", { class: "card" }, el("h3", {}, title), image, said ? el("p", { class: "small dim" }, said) : null);
 }
 
 // The moment that is shown, in all charts: at its time, or at the step that ranks were in.

@@ -39,9 +39,19 @@ function meanSplit(now, most) {
   return el("div", { class: "split" }, Object.keys(KIND).map((name) => { const part = el("i", { class: name, title: `${name}: ${seconds(mean(name))} per rank` }); part.style.width = `${(100 * mean(name)) / most}%`; return part; }));
 }
 
-// The first rank's numbers of both runs, over each other.
+// The first rank's numbers of both runs, over each other, with a line where they differ first.
 function curvesOf(other, names) {
   const theirs = new Map();
   for (const [name, rank, step, value] of other.metrics) if (rank === null || rank === 0) listIn(theirs, name).push([step, value]);
-  return metricNames(run.now).slice(0, 3).filter((name) => theirs.has(name)).map((name) => { const own = run.metrics.get(name); return chart(`${name}: ${names[0]} and ${names[1]}`, [[names[0], theirs.get(name), 7], [names[1], own.get(0) || own.get(null) || [], 0]]); });
+  return metricNames(run.now).slice(0, 3).filter((name) => theirs.has(name)).map((name) => {
+    const own = run.metrics.get(name), ours = own.get(0) || own.get(null) || [], mark = firstDifference(theirs.get(name), ours);
+    return chart(`${name}: ${names[0]} and ${names[1]}`, [[names[0], theirs.get(name), 7], [names[1], ours, 0]], { mark, said: mark === null ? "equal where both have it" : `differs first at step ${mark}` });
+  });
+}
+
+// The first step that both runs have, with values that differ.
+function firstDifference(theirs, ours) {
+  const values = new Map(theirs);
+  const found = ours.find(([step, value]) => values.has(step) && Math.abs(values.get(step) - value) > 1e-6 * Math.max(Math.abs(value), 1e-12));
+  return found ? found[0] : null;
 }

@@ -98,6 +98,8 @@ def test_two_runs_are_side_by_side_in_one_file(project: Project) -> None:
         shown = {row[0]: row[1:] for row in tab.run(rows)}
         assert shown[""] == [names["old"], names["new"]]
         assert shown["loss"] == ["0.4", "0.2"]
+        assert tab.run("document.querySelector('#compare svg .first') !== null")
+        assert "step 0" in tab.run("document.querySelector('#compare svg').parentElement.textContent")
         assert tab.errors == []
 
 

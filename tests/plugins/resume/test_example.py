@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim.engine.run_folder.folder import RunFolder, runs_folder
+from compose_sim.view.reader import PageReader
 from tests.builders import ROOT
 from tests.plugins.resume.test_pairs import check_resume
 
@@ -21,3 +23,7 @@ def test_the_example_resumes(options: tuple[str, ...], tmp_path: Path) -> None:
 
     assert report["verdict"] == "passed", report["checks"]
     assert [each["status"] for each in report["checks"]] == ["passed"]
+    page = PageReader(RunFolder(runs_folder(tmp_path) / report["run"])).read()
+    resumed = page["now"]["against"]
+    assert resumed["now"]["run"] == f"{report['run']}-resumed"
+    assert {name for name, *_ in resumed["metrics"]} >= {"loss"}

@@ -138,9 +138,16 @@ class ResumedRun:
     def _observe(
         self, world: World, what: str, settings: dict[str, Any], arguments: tuple[str, ...] = ()
     ) -> tuple[Observed, Ending]:
-        """Run the script in a world, and return what the ranks observed and how it ended."""
+        """Run the script in a world, and return what the ranks observed and how it ended. The page shows the resumed run."""
+        resumes = what == _RESUMED
         run = self._prepared(
-            world, f"{self._session.name}-{what}", settings, arguments, engine=self._engine, resumes=what == _RESUMED
+            world,
+            f"{self._session.name}-{what}",
+            settings,
+            arguments,
+            folder=self._session.folder.compared.path if resumes else None,
+            engine=self._engine,
+            resumes=resumes,
         )
         try:
             report = run.run(ProgressListener(self._listener))
@@ -148,7 +155,7 @@ class ResumedRun:
                 raise KeyboardInterrupt
             return read_observed(run.folder.path), Ending(verdict=report.verdict, cause=report.cause)
         finally:
-            if run.folder.files.exists():
+            if not resumes and run.folder.files.exists():
                 delete(run.folder)
 
     def _prepared(
