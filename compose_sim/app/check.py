@@ -9,9 +9,16 @@ from dataclasses import replace
 from compose_sim.app.listener import Listener, ProgressListener, QuietListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
+from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
-from compose_sim.core.checks.rules.replays import needs_alone, reason_against, was_replayed
+from compose_sim.core.checks.rules.replays import (
+    files_written,
+    found_of_run,
+    needs_alone,
+    reason_against,
+    was_replayed,
+)
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
 from compose_sim.core.checks.source import JUDGED_BY, find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
@@ -32,6 +39,7 @@ DEFAULTS = {  # of the cluster, as flags take them
 }
 _NEED_A_REPLAY = {"loss-scale", "matches-single"}
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
+_COPY = "copy"  # of the project, in the run's folder
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
@@ -71,14 +79,15 @@ def check(session: Session, listener: Listener) -> Report:
     return CheckedRun(session, listener).run()
 
 
-def with_mistake(session: Session, name: str) -> MistakeReport:
-    """Run a session's script once more with a known mistake, and return what the checks say of it."""
+def with_mistake(session: Session, name: str, copy: World | None = None) -> MistakeReport:
+    """Run a session's script once more with a known mistake, if need be in a copy, and return what the checks say of it."""
     settings = session.request.spec.check
     skip = settings.skip if name in NEED_A_REPLAY else (*settings.skip, *sorted(_NEED_A_REPLAY))
     only = tuple(each for each in settings.only if each not in skip)
     request = session.request.with_spec(
         check=settings.model_copy(update={"self_test": False, "skip": skip, "only": only}), keep=False
     )
+    request = copy.request(request) if copy else request
     planted = Session(request, name=f"{session.name}-{name}", engine=session.engine)
     planted.add_environment(COMPOSESIM_MISTAKE=name)
     try:
@@ -99,6 +108,9 @@ class CheckedRun:
         checks = set(chosen(self._settings.only, self._settings.skip))
         self._replays = bool(_NEED_A_REPLAY & checks)
         self._engine: Engine | None = None  # which the replays share
+        self._copy: World | None = (
+            None  # of the project, in which replays run if they would find the checkpoints of the run
+        )
         self.no_step = ""  # what `why_no_step` says of the run
         self.is_planted = False  # whether the script has reached a mistake that was planted
         self._hints = tuple(find_hints(session.sources))
@@ -128,6 +140,7 @@ class CheckedRun:
                 session.was_interrupted = True
             finally:
                 session.folder.files.remove_tree(_RECORD)
+                session.folder.files.remove_tree(_COPY)
             report = self.judge(case)
             session.report = _with_verdict(report, "interrupted", report.cause) if interrupted else report
             if self._settings.self_test and session.report.verdict in ("passed", "inconclusive"):
@@ -141,12 +154,14 @@ class CheckedRun:
         for name, mistake in MISTAKES.items():
             self._listener.progress(f"Self-test: {mistake.text}.")
             try:
-                found = with_mistake(self._session, name)
+                found = with_mistake(self._session, name, self._copy_without(self._left) if self._left else None)
             except KeyboardInterrupt:
                 self._session.was_interrupted = True
                 return
             except ComposesimError as error:
                 found = MistakeReport(id=name, text=mistake.text, status="not-planted", why=error.message)
+            finally:
+                self._session.folder.files.remove_tree(_COPY)
             yield found
 
     def replay(self, case: Case) -> Case:
@@ -160,6 +175,15 @@ class CheckedRun:
             return replace(case, why_no_single=why)
         self._listener.progress("Replaying the first steps at world size 1.")
         single, why = self._replay("single")
+        found = found_of_run(case.observed, single) if single else None
+        if found:
+            self._left = files_written(case.observed)
+            self._copy = self._copy_without(self._left)
+        if found and self._copy:
+            self._listener.progress(
+                f"World size 1 read {found.path}, which the run wrote: again, in a copy without it."
+            )
+            single, why = self._replay("single")
         if single and (read := why_no_step(single)):
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
@@ -173,6 +197,14 @@ class CheckedRun:
                 break
             alone[rank] = observed
         return replace(case, alone=alone)
+
+    def _copy_without(self, written: frozenset[str]) -> World | None:
+        """Return a copy of the project without what the run wrote; None if that is not possible."""
+        try:
+            return make_world(self._session.request.folder, self._session.folder.path / _COPY, without=written)
+        except (ComposesimError, OSError) as error:
+            self._listener.progress(f"note: the project could not be copied: {error}")
+            return None
 
     def judge(self, case: Case) -> Report:
         """Return the report with the results of the chosen checks, and the verdict of run and checks together."""
@@ -204,14 +236,16 @@ class CheckedRun:
         """Return what a replay observed at world size 1, and the reason if it is not usable."""
         session = self._session
         patience = _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
-        request = session.request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
+        request, copy = session.request, self._copy
+        request = copy.request(request) if copy else request
+        request = request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
         replay = None
         try:
             replay = Session(request, name=f"{session.name}-{name}", engine=self._engine)
             record = replay.add_mount(session.folder.path / _RECORD, _RECORD)
             replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
             result = replay.run(ProgressListener(self._listener))
-            observed = read_observed(replay.folder.path)
+            observed = read_observed(replay.folder.path, moved=(copy.project, session.request.folder) if copy else None)
         except ComposesimError as error:
             return None, f"there was no run at world size 1: {error.message}"
         finally:

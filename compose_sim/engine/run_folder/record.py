@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -180,11 +181,18 @@ def _may_tell(state: ClusterState | None, node: str, rank: int, generation: int 
     return state is None or is_on(state, node, rank, generation)
 
 
-def read_observed(folder: Path, state: ClusterState | None = None, *, generation: int | None = None) -> Observed:
+def read_observed(
+    folder: Path,
+    state: ClusterState | None = None,
+    *,
+    generation: int | None = None,
+    moved: tuple[Path, Path] | None = None,
+) -> Observed:
     """
     Return what each rank observed in the round of this generation; without one, in the last round of the run.
 
-    With the last state, only what the node of the rank has written counts.
+    With the last state, only what the node of the rank has written counts. What ran in a copy of a project is read as if it had
+    run in the project: `moved` has both folders.
     """
     files = SafeFolder(folder)
     newest: dict[int, tuple[int, str, str]] = {}
@@ -194,8 +202,14 @@ def read_observed(folder: Path, state: ClusterState | None = None, *, generation
         if told and _may_tell(state, node, int(rank), int(number)):
             newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
     last = max((at for at, _, _ in newest.values()), default=0)
+    copy, project = (json.dumps(str(each))[1:-1] for each in moved or ("", ""))
+
+    def lines_of(file: str) -> list[str]:
+        lines = _records(files, file)
+        return [line.replace(copy, project) for line in lines] if moved else lines
+
     ranks: dict[int, RankObserved] = {
-        rank: parse_rank(node, rank, _records(files, name)) for rank, (at, node, name) in newest.items() if at == last
+        rank: parse_rank(node, rank, lines_of(name)) for rank, (at, node, name) in newest.items() if at == last
     }
     return Observed(ranks=ranks)
 

@@ -211,6 +211,55 @@ def test_a_wrong_script_fails_its_check_at_its_line(project: Project, tmp_path: 
     assert "\n✘ failed  set-epoch: 1 passed, 1 failed; 4 ranks of train.py" in done.stdout
 
 
+RESUMES = """
+import os, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = torch.randn(32, 4)
+sampler = DistributedSampler(data)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+first = 0
+if os.path.exists("saved/last.pt"):
+    first, weights = torch.load("saved/last.pt")
+    model.load_state_dict(weights)
+for epoch in range(first, 3):
+    sampler.set_epoch(epoch)
+    for batch in DataLoader(data, 4, sampler=sampler):
+        optimizer.zero_grad()
+        (model(batch).square().mean() * dist.get_world_size() ** int(sys.argv[1])).backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        os.makedirs("saved", exist_ok=True)
+        torch.save((epoch + 1, model.state_dict()), "saved/new.pt")
+        os.replace("saved/new.pt", "saved/last.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("power", "failed"), [("0", []), ("1", ["loss-scale", "matches-single"])])
+def test_a_script_that_finds_its_own_checkpoint_is_compared_without_it(
+    project: Project, power: str, failed: list[str]
+) -> None:
+    project.write("train.py", RESUMES)
+
+    done = project.run("check", "--engine", "local", "--nodes", "2", "--json", "train.py", power)
+
+    report = json.loads(done.stdout)
+    judged = {each["id"]: each for each in report["checks"] if each["status"] in ("passed", "failed")}
+    assert [each for each in judged if judged[each]["status"] == "failed"] == failed
+    assert "matches-single" in judged
+    places = {each["place"]["file"] for each in judged.values() if each["place"]}
+    assert places <= {str(project.folder / "train.py")}
+    assert (project.folder / "saved/last.pt").exists()
+    assert not list(project.folder.glob(".composesim/runs/*/copy"))
+
+
 @pytest.mark.train
 def test_up_tells_what_is_wrong_and_ends_as_the_run_did(project: Project) -> None:
     project.write("train.py", WRONG)

@@ -6,13 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, warned, why_no_step
+from compose_sim.core.checks import (
+    CHECKPOINT_ENDINGS,
+    Case,
+    Result,
+    check,
+    failed,
+    not_applicable,
+    passed,
+    warned,
+    why_no_step,
+)
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
@@ -27,6 +38,7 @@ from compose_sim.node.records.replays import (
     ReplayMisaligned,
 )
 
+_WRITES = ("write", "update", "append", "create", "rename", "written")
 _FIX_SCALE = "See loss-scale."
 _ONLY_CHECK = "only `composesim check` replays the script"
 _CLEAR = 5.0  # times the tolerance
@@ -355,6 +367,23 @@ def steps_of(replay: Observed | None) -> list[ReplayedStep]:
 def was_replayed(replay: Observed) -> bool:
     """Return whether a run at world size 1 came as far as the recorded steps."""
     return any(replay.of(ReplayedStep, ReplayEnd))
+
+
+def files_written(observed: Observed) -> frozenset[str]:
+    """Return the files that a run wrote."""
+    uses = [each for each in observed.of(FileUse) if each.op in _WRITES]
+    return frozenset(path for each in uses for path in (each.path, each.to) if path)
+
+
+def found_of_run(observed: Observed, replay: Observed) -> FileUse | None:
+    """Return where a replay first reads a checkpoint that only the run before it has written; None if it reads none."""
+    left, own = files_written(observed), set[str]()
+    for each in replay.of(FileUse):
+        if each.op in _WRITES:
+            own |= {each.path, each.to or each.path}
+        elif each.op == "read" and each.path in left - own and each.path.endswith(CHECKPOINT_ENDINGS):
+            return each
+    return None
 
 
 def why_not_joined(replay: Observed | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from compose_sim.app.check import concluded, inconclusive
 from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
+from compose_sim.app.worlds import World, make_world
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import CheckResult, Report
 from compose_sim.engine.project_files import read_project_file
@@ -23,7 +25,6 @@ from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.record import read_observed
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import ComposesimError, SpecError
-from compose_sim.plugins.resume.app.worlds import World, make_world
 from compose_sim.plugins.resume.core.checkpoints import (
     Checkpoint,
     Interruption,
@@ -102,7 +103,7 @@ class ResumedRun:
         self._listener.progress(f"2 of 3: again, {how} of {steps}.")
         interrupted, cut = self._observe(other, "interrupted", settings)
         files = [path for path in other.sizes() if path.endswith(tuple(_suffixes(checkpoints)))]
-        copied = other.reverse_times(files)
+        copied = reverse_times(files)
         arguments = self._resume_arguments()
         words = f" with {shlex.join(arguments)}" if arguments else ""
         self._listener.progress(f"3 of 3: started again over the files of the second run{words}.")
@@ -177,18 +178,8 @@ class ResumedRun:
         return run
 
     def _request_in(self, world: World, arguments: tuple[str, ...], *, resumes: bool) -> Request:
-        request, own, copy = self._session.request, str(self._project), str(world.project)
-        moved = tuple(word.replace(own, copy) for word in (*request.spec.args, *arguments))
-        changes: dict[str, Any] = {
-            "args": moved,
-            "keep": False,
-            "name": None,
-            **_size(self._options.world, resumes, request),
-        }
-        script = request.spec.script
-        if script and script.startswith(own + "/"):
-            changes["script"] = copy + script[len(own) :]
-        return replace(request.with_spec(**changes), folder=world.project, program=None, command=request.command)
+        request = self._session.request
+        return world.request(request, *arguments).with_spec(**_size(self._options.world, resumes, request))
 
     def _resume_arguments(self) -> tuple[str, ...]:
         given = self._options.resume_args
@@ -240,6 +231,24 @@ class ResumedRun:
         if cause is not None:
             cause = replace(cause, message=restored(cause.message), traceback=restored(cause.traceback))
         return replace(report, checks=checks, cause=cause)
+
+
+def reverse_times(paths: list[str]) -> bool:
+    """Give files the time stamps of one another, the newest that of the oldest: no order of time survives copying.
+
+    The same happens to folders with a number in their names. Return whether there were different ones.
+    """
+    files = [path for path in map(Path, paths) if path.is_file()]
+    folders = {path.parent for path in files if any(map(str.isdigit, path.parent.name))}
+    return any([_reverse_times(files), _reverse_times([*folders])])
+
+
+def _reverse_times(paths: list[Path]) -> bool:
+    ordered = sorted(paths, key=lambda path: path.stat().st_mtime_ns)
+    times = [path.stat().st_mtime_ns for path in ordered]
+    for path, time in zip(ordered, reversed(times), strict=True):
+        os.utime(path, ns=(time, time))
+    return len(set(times)) > 1
 
 
 def _check_place(request: Request) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from compose_sim.app.request import Request
 from compose_sim.core.checks import CHECKPOINT_ENDINGS
 from compose_sim.core.plan.model import HIDDEN
 from compose_sim.core.text import format_bytes
@@ -26,7 +27,7 @@ _SPLIT = re.compile(r"[^a-z]+")
 
 @dataclass(slots=True)
 class World:
-    """The files that one run, and the run that resumes it, work with."""
+    """The files that one run, and a run that resumes it, work with."""
 
     folder: Path
     left_out: list[str] = field(default_factory=list)  # checkpoints of the user's, below the project
@@ -52,33 +53,29 @@ class World:
                         found[path] = os.stat(path).st_size  # noqa: PTH116 - as above
         return found
 
-    def reverse_times(self, paths: list[str]) -> bool:
-        """Give files the time stamps of one another, the newest that of the oldest: no order of time survives copying.
-
-        The same happens to folders with a number in their names. Return whether there were different ones.
-        """
-        files = [path for path in map(Path, paths) if path.is_file()]
-        folders = {path.parent for path in files if any(map(str.isdigit, path.parent.name))}
-        return any([_reverse_times(files), _reverse_times([*folders])])
-
-
-def _reverse_times(paths: list[Path]) -> bool:
-    ordered = sorted(paths, key=lambda path: path.stat().st_mtime_ns)
-    times = [path.stat().st_mtime_ns for path in ordered]
-    for path, time in zip(ordered, reversed(times), strict=True):
-        os.utime(path, ns=(time, time))
-    return len(set(times)) > 1
+    def request(self, request: Request, *words: str) -> Request:
+        """Return the request with these further words for the script, in the copy of its project."""
+        own, copy = str(request.folder), str(self.project)
+        script = request.spec.script
+        if script and script.startswith(own + "/"):
+            script = copy + script[len(own) :]
+        args = tuple(word.replace(own, copy) for word in (*request.spec.args, *words))
+        moved = request.with_spec(script=script, args=args, keep=False, name=None)
+        return replace(moved, folder=self.project, program=None)
 
 
-def make_world(project: Path, folder: Path) -> World:
-    """Copy the project, without its checkpoints, runs and caches. Raise SpecError if it is too large to copy."""
+def make_world(project: Path, folder: Path, *, without: Collection[str] = ()) -> World:
+    """Copy the project, without its checkpoints, runs and caches, and `without` these files.
+
+    Raises SpecError if it is too large.
+    """
     world = World(folder)
     world.shared.mkdir(parents=True)
-    chosen = [*_files(project, world)]
+    chosen = [(path, target) for path, target in _files(project, world) if str(path) not in without]
     size = sum(path.stat().st_size for path, _ in chosen if not path.is_symlink())
     if size > _MOST:
         raise SpecError(
-            f"the project '{project}' has {format_bytes(size)}, and check --resume copies it",
+            f"the project '{project}' has {format_bytes(size)}, and this check copies it",
             hint="keep data outside of the project, and run composesim in a folder with the code",
         )
     world.project.mkdir()

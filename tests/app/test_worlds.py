@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from compose_sim.plugins.resume.app.worlds import make_world
+from compose_sim.app.worlds import make_world
 
 
 @pytest.fixture
@@ -52,11 +51,8 @@ def test_a_link_into_the_project_leads_into_the_copy(project: Path, tmp_path: Pa
     assert (world.project / "latest").resolve() == (world.project / "model.pt").resolve()
 
 
-def test_time_stamps_are_reversed(project: Path, tmp_path: Path) -> None:
-    world = make_world(project, tmp_path / "world")
-    older, newer = world.project / "train.py", world.project / "ckpt.py"
-    os.utime(older, ns=(1, 10**9))
-    os.utime(newer, ns=(1, 2 * 10**9))
+def test_files_of_a_run_are_left_out(project: Path, tmp_path: Path) -> None:
+    world = make_world(project, tmp_path / "world", without=frozenset([str(project / "model.pt")]))
 
-    assert world.reverse_times([str(older), str(newer)])
-    assert older.stat().st_mtime > newer.stat().st_mtime
+    assert not (world.project / "model.pt").exists()
+    assert (project / "model.pt").exists()
