@@ -141,13 +141,15 @@ def _is_judged(reduction: Reduction) -> bool:
 
 
 def _summary(found: Sequence[Optimizer], judged: Sequence[Reduction]) -> str:
-    count = len({(each.step.optimizer, each.nth) for each in judged})
-    steps = f"{count} of {format_count(sum(len(each.steps) for each in found), 'step')}"
+    seen = {(each.step.optimizer, each.nth) for each in judged}
+    missing = [str(nth) for each in found for nth in sorted(each.steps) if (each.index, nth) not in seen]
+    steps = f"{len(seen)} of {format_count(sum(len(each.steps) for each in found), 'step')}"
+    rest = f"; not judged: step{'s'[: len(missing) > 1]} {names_text(missing)}" if missing else ""
     exact = all(each.factor is not None and abs(each.factor - 1) < ROUNDING_16_BIT for each in judged)
     what = (
         "the mean" if exact else "a multiple of the mean" if all(each.factor for each in judged) else "a weighted mean"
     )
-    return f"{steps} used {what} of the gradients that the ranks computed ({ranks_text(judged[0].ranks)})"
+    return f"{steps} used {what} of the gradients that the ranks computed ({ranks_text(judged[0].ranks)}){rest}"
 
 
 def _why_not(found: Sequence[Optimizer]) -> str:

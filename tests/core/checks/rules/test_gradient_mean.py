@@ -65,6 +65,14 @@ def test_the_mean_passes_on_any_number_of_ranks() -> None:
     )
 
 
+def test_steps_that_could_not_be_judged_are_named() -> None:
+    calls = iter(range(20))
+
+    result = judged(lambda _, owns: (9.0, -7.0, 5.0, 3.0) if next(calls) % 10 > 7 else mean(owns))
+
+    assert (result.status, result.detail.partition("; ")[2]) == ("passed", "not judged: step 5")
+
+
 @pytest.mark.parametrize(
     ("more", "status"),
     [
