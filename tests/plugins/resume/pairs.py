@@ -113,4 +113,7 @@ PAIRS = (
     _wrong("drawing.py", "random", ('    torch.set_rng_state(state["random"][rank])\n', "")),
     _wrong("drawing.py", "random-of-rank-0", ('state["random"][rank]', 'state["random"][0]')),
     _wrong("drawing.py", "not-resumed", ("if arguments.resume:", "if False:")),
+    Pair(name="by-hand", script="by_hand.py"),
+    _wrong("by_hand.py", "optimizer", ('    momentum.velocity = state["velocity"]\n', "")),
+    _wrong("by_hand.py", "off-by-one", ('    first = state["step"]\n', '    first = state["step"] - 1\n')),
 )

@@ -70,6 +70,8 @@ def _concluded(findings: list[MissingState], moves: Moves) -> list[MissingState]
     kinds = {each.missing for each in findings}
     if "optimizer" in kinds and moves.loads("scheduler"):  # the optimizer's state holds the learning rate
         findings = [each for each in findings if each.missing != "scheduler"]
+    if "scaler" in kinds:  # another scale skips other steps, whose micro-batches are then those of the next one
+        findings = [each for each in findings if each.missing != "accumulation"]
     if "off-by-one" in kinds:
         findings = [each for each in findings if each.missing != "scheduler" or each.step < findings[0].step]
     if "older-checkpoint" in kinds:  # other files may be those of the newest one

@@ -74,6 +74,8 @@ class Holdings:
             for name, parameter in model.named_parameters():
                 names.setdefault(id(parameter), clean(name))
         yield from _of_optimizer(optimizer, names)
+        if not isinstance(optimizer, sys.modules["torch"].optim.Optimizer):
+            yield from self._of_users_optimizers({*names})
         for model in models:
             lost = {f"{prefix}{own}" for prefix, own in _not_saved(model)}
             for name, buffer in model.named_buffers():
@@ -94,6 +96,16 @@ class Holdings:
             for name, tensor in _average_in(value, held, own):
                 yield _row("average", f"{owner}: {name}", tensor)
 
+    def _of_users_optimizers(self, parameters: set[int]) -> Found:
+        """Yield the tensors in the script's own objects that have a method `step`, as far as they are no parameters."""
+        for made in self._objects:
+            each = made()
+            held = getattr(each, "__dict__", None) if callable(getattr(type(each), "step", None)) else None
+            for name, value in [*held.items()] if type(held) is dict else []:
+                for key, it in _entries(value):
+                    if _is_tensor(it) and not it.requires_grad and id(it) not in parameters:
+                        yield _row("optimizer state", f"{type(each).__name__}.{name}{key}", it)
+
     def _named_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the variables of the functions that are running, those of the script, and the attributes of the script's objects."""
         frame: FrameType | None = sys._getframe(1)
@@ -108,6 +120,18 @@ class Holdings:
             held = getattr(each, "__dict__", None)
             if type(held) is dict:
                 yield from ((f"{type(each).__name__}.{name}", value) for name, value in [*held.items()])
+
+
+def living_modules(nn: Any) -> list[Any]:
+    """Return the modules that exist."""
+    return [each for each in gc.get_objects() if _is_module(each, nn)]
+
+
+def _entries(value: Any) -> list[tuple[str, Any]]:
+    """Return what a value or a collection holds, with its key in brackets."""
+    if type(value) in (list, tuple):
+        return [(f"[{number}]", each) for number, each in enumerate(value)]
+    return [(f"[{key}]", each) for key, each in value.items()] if type(value) is dict else [("", value)]
 
 
 def _is_module(each: Any, nn: Any) -> bool:

@@ -22,7 +22,7 @@ from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
-from .holdings import Holdings, sketch
+from .holdings import Holdings, living_modules, sketch
 from .randoms import random_states
 
 SETTINGS = "COMPOSESIM_RESUME"  # a variable: JSON, see `compose_sim/plugins/resume/core/options.py`
@@ -30,6 +30,15 @@ _STATE = "resume.state"
 _MAX_STEPS = 2000  # that are recorded
 _RECENT = 32  # batches
 _ELEMENTS = 8  # of a batch
+
+
+class UpdatedByHand:
+    """Stands for the optimizer of a script that makes none of torch's: each backward pass is a step of all trained parameters."""
+
+    def __init__(self) -> None:
+        nn: Any = sys.modules["torch"].nn
+        held = {id(each): each for module in living_modules(nn) for each in module.parameters() if each.requires_grad}
+        self.param_groups, self.state = [{"params": [*held.values()]}], dict[Any, Any]()
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Watched:
     awaits_input: bool = True
     optimizer: Any = None  # a weak reference to the last one
     stepping: int = 0  # the id of the one whose step is running
+    by_hand: UpdatedByHand | None = None
 
 
 def install() -> None:
@@ -122,6 +132,11 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     yield
     watched.backwards += 1
     watched.awaits_input = True
+    if watched.by_hand is None and not tracked.optimizers.made:
+        watched.by_hand = UpdatedByHand()
+    if watched.by_hand is not None:
+        _before_step(context, watched.by_hand)
+        _after_step(context, watched.by_hand)
 
 
 def _scale(context: RankContext, call: points.TorchCall) -> None:

@@ -66,8 +66,8 @@ def observed(first: int, last: int, change: Change = as_it_is, *others: Record) 
     return Observed(ranks=ranks)
 
 
-def interrupted(*, saved: tuple[int, ...] = (SAVED,)) -> Observed:
-    found = observed(0, CUT)
+def interrupted(change: Change = as_it_is, *, saved: tuple[int, ...] = (SAVED,)) -> Observed:
+    found = observed(0, CUT, change)
     ranks = {}
     for rank, each in found.ranks.items():
         records = [*each.records]
@@ -184,6 +184,35 @@ def test_what_follows_is_not_listed() -> None:
     found = judged(both(with_tensor(2), diverging))
 
     assert [each.missing for each in found.findings] == ["optimizer"]
+
+
+def test_samples_that_the_script_makes_may_depend_on_a_model_that_differs() -> None:
+    def made(found: HeldState, _: int, __: int) -> HeldState:
+        return replace(found, batches=tuple(each._replace(loader=-1, indices=None) for each in found.batches))
+
+    def of_the_model(found: HeldState, step: int, rank: int) -> HeldState:
+        found = made(found, step, rank)
+        rows = tuple(each._replace(rows=(7_000 + step,)) for each in found.batches)
+        return found if step <= SAVED else replace(found, batches=rows)
+
+    first = judged(both(with_tensor(2), of_the_model), whole=observed(0, STEPS, made), interrupted=interrupted(made))
+    alone = judged(of_the_model, whole=observed(0, STEPS, made), interrupted=interrupted(made))
+
+    assert [each.missing for each in first.findings] == ["optimizer"]
+    assert [each.missing for each in alone.findings] != []
+
+
+def test_another_scale_may_skip_another_step_with_its_batches() -> None:
+    def whole(found: HeldState, step: int, rank: int) -> HeldState:
+        batches = (*state(step, rank).batches, *state(step + 1, rank).batches)
+        return replace(found, batches=batches) if step == SAVED else found
+
+    def later(found: HeldState, step: int, rank: int) -> HeldState:
+        return replace(found, batches=state(step + 1, rank).batches) if step == SAVED else found
+
+    found = judged(both(with_tensor(4), later), whole=observed(0, STEPS, whole), interrupted=interrupted(whole))
+
+    assert [each.missing for each in found.findings] == ["scaler"]
 
 
 def test_two_missing_states_are_both_named() -> None:
