@@ -16,6 +16,7 @@ from compose_sim.app.session import Session
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.engine.project_files import read_project_file
+from compose_sim.engine.protocol import Engine
 from compose_sim.engine.run_folder.record import read_case
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
@@ -39,7 +40,12 @@ class Attempt:
 
 
 def attempt(
-    lesson: LessonFolder, project: Path, *, engine: LessonEngine = "local", listener: Listener | None = None
+    lesson: LessonFolder,
+    project: Path,
+    *,
+    engine: LessonEngine = "local",
+    kept: Engine | None = None,
+    listener: Listener | None = None,
 ) -> Attempt:
     """
     Run `project/NAME/script.py` as an attempt at a lesson, and return the outcome.
@@ -56,7 +62,7 @@ def attempt(
     if wrong := _syntax_error(folder / SCRIPT, f"{lesson.name}/{SCRIPT}"):
         return _without_run(wrong)
     solutions = {os.path.realpath(each) for each in (lesson.path.parent, TEMPLATES / "course" / "lessons")}
-    session = Session(replace(_request(lesson, project, engine), hidden=tuple(sorted(solutions))))
+    session = Session(replace(_request(lesson, project, engine), hidden=tuple(sorted(solutions))), engine=kept)
     token = secrets.token_hex(8)  # without it, a script could print the numbers that the course's program reports
     session.add_environment(COMPOSESIM_LESSON=token)
     report = _run(lesson.lesson, session, listener or QuietListener())

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from compose_sim.engine.project_owner import check_project
+from compose_sim.engine.registry import make_engine, shared
 from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.attempt import LessonEngine, attempt
@@ -66,9 +67,8 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
     right = {SOLUTION: lesson.read(SOLUTION), **lesson.scripts(ACCEPT)}
     wrong = {SCRIPT: lesson.read(SCRIPT), **lesson.scripts(REJECT)}
     outcomes, problems = {}, []
-    for name, text in {**right, **wrong}.items():
-        with staged(lesson, text) as project:
-            outcome = outcomes[name] = attempt(lesson, project, engine=engine).outcome
+    for name, outcome in _outcomes(lesson, {**right, **wrong}, engine):
+        outcomes[name] = outcome
         wanted = "passed" if name in right else "failed"
         reason = outcome.reason
         if outcome.status != wanted:
@@ -80,6 +80,14 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
     if words > MAX_WORDS:
         problems.append(f"{PAGE} has {words} words; at most {MAX_WORDS}")
     return Proof(lesson=lesson.name, outcomes=outcomes, problems=tuple(problems))
+
+
+def _outcomes(lesson: LessonFolder, scripts: Mapping[str, str], engine: LessonEngine) -> Iterator[tuple[str, Outcome]]:
+    """Yield the outcome of each script. They are all the author's, so they may share a Python that has imported torch."""
+    with shared(make_engine(engine)) as kept:
+        for name, text in scripts.items():
+            with staged(lesson, text) as project:
+                yield name, attempt(lesson, project, engine=engine, kept=kept).outcome
 
 
 def begin_course(folder: Path) -> list[Path]:
