@@ -244,7 +244,9 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
                     optimizer=optimizer, nth=nth, kind=key[0], model=key[1], name=key[2], shape=shape, agreeing=agreeing
                 )
     order = {"parameter": 0, "buffer": 1}
-    different = sorted(first.values(), key=lambda it: (it.nth, order.get(it.kind, 2)))
+    # What the optimizer keeps of a parameter that is averaged now and then may be each rank's own.
+    found = [each for each in first.values() if each.name.rpartition(": ")[0] not in equal_again]
+    different = sorted(found, key=lambda it: (it.nth, order.get(it.kind, 2)))
     return Comparison(
         optimizer=optimizer,
         different=tuple(different),

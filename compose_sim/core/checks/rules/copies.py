@@ -194,12 +194,14 @@ _MIN_EXCHANGES = 3  # exchanges of samples between experts
 
 def left_behind(case: Case) -> Result | None:
     """Find a model that all ranks evaluate, but that still has its first weights on some of them."""
-    initial = initial_weights(case.observed)
-    for each in evaluations(case.observed):
+    initial, found = initial_weights(case.observed), list(evaluations(case.observed))
+    for each in found:
         held = each.held("parameter")
         unmoved = [rank for rank, mine in held.items() if mine and set(mine.values()) <= initial[rank]]
         moved = [rank for rank in held if rank not in unmoved]
         if not unmoved or not moved or len({initial[rank] for rank in held}) > 1:
+            continue
+        if _stays_the_same(each, moved, found):  # it was made with other weights, not updated
             continue
         return failed(
             f"after step {each.first.steps} all ranks evaluate a {each.first.type} that only {ranks_text(moved)} updated; "
@@ -209,6 +211,13 @@ def left_behind(case: Case) -> Result | None:
             ranks=unmoved,
         )
     return None
+
+
+def _stays_the_same(one: RanksEvaluated, ranks: Sequence[int], evaluated: Sequence[RanksEvaluated]) -> bool:
+    """Return whether these ranks hold the same weights each time that the model is evaluated there."""
+    kind = (one.first.type, one.first.at, one.first.rows)
+    times = [each.held("parameter") for each in evaluated if (each.first.type, each.first.at, each.first.rows) == kind]
+    return len(times) > 1 and all(each.get(rank) == times[0].get(rank) for each in times for rank in ranks)
 
 
 def helper_apart(case: Case) -> Result | None:

@@ -214,6 +214,8 @@ def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
     if not _is_replica(optimizer, row) or not norm(steps[first].used[row] or ()):
         return
     used, own = steps[first].used[row] or (), steps[first].own[row] or ()
+    if factor(used, own) is not None:  # its own alone: any gradient of zero would fit beside it
+        return
     for other in range(min(len(optimizer.rows), _MAX_ROWS)):
         is_alike = optimizer.rows[other].shape == optimizer.rows[row].shape and _is_replica(optimizer, other)
         if other == row or not is_alike:
