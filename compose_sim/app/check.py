@@ -184,7 +184,7 @@ class CheckedRun:
                 f"World size 1 read {found.path}, which the run wrote: again, in a copy without it."
             )
             single, why = self._replay("single")
-        if single and (read := why_no_step(single)):
+        if single and not why and (read := why_no_step(single)):
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
             )

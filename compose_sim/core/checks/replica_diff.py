@@ -245,8 +245,8 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
                 )
     order = {"parameter": 0, "buffer": 1}
     # What the optimizer keeps of a parameter that is averaged now and then may be each rank's own.
-    found = [each for each in first.values() if each.name.rpartition(": ")[0] not in equal_again]
-    different = sorted(found, key=lambda it: (it.nth, order.get(it.kind, 2)))
+    kept = [each for each in first.values() if each.name.rpartition(": ")[0] not in equal_again]
+    different = sorted(kept, key=lambda it: (it.nth, order.get(it.kind, 2)))
     return Comparison(
         optimizer=optimizer,
         different=tuple(different),

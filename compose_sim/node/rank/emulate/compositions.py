@@ -76,12 +76,17 @@ def _uneven(real: Any, call: dict[str, Any]) -> Any:
 def _scaled(real: Any, call: dict[str, Any]) -> Any:
     """Compute an average as a scaled sum: for integers, which NCCL rounds towards zero, and for all types if this gloo has no average.
 
-    If gloo has no average, it raises an error before it sends anything.
+    If gloo has no average, it raises an error before it sends anything. A sum with a factor, as FSDP may ask for, exists on NCCL only.
     """
     distributed: Any = torch.distributed
-    if call.get("op") != distributed.ReduceOp.AVG:
-        return real(**call)
+    op = call.get("op")
     result = next(call[name] for name in ("tensor", "output", "output_tensor") if name in call)
+    if op == distributed.ReduceOp.PREMUL_SUM:
+        work = real(**{**call, "op": distributed.ReduceOp.SUM, "async_op": False})
+        result.mul_(op.__getstate__()[1])
+        return Done() if call.get("async_op") else work
+    if op != distributed.ReduceOp.AVG:
+        return real(**call)
     whole = not (result.is_floating_point() or result.is_complex())
     if not whole:
         try:

@@ -55,6 +55,8 @@ def start(count: int) -> None:
     _require("torch.distributed.distributed_c10d", collectives.emulate_groups)
     _require("torch.distributed", collectives.emulate_collectives)
     _require("torch.nn.parallel.distributed", collectives.emulate_ddp)
+    after_import("torch.futures", workers.let_futures_emulate)
+    after_import("torch.distributed.rpc.internal", workers.let_calls_emulate)
     after_import("torch.multiprocessing.reductions", workers.let_queues_carry_devices)
     after_import("torch.backends.cudnn", _show_cudnn)
     for module, refuse in refusals.IMPORTED.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,25 @@ def let_threads_emulate() -> None:
         real(self)
 
     thread.start = start
+
+
+def let_futures_emulate(futures: Any) -> None:
+    """Patch torch.futures once it is imported: C++ calls what waits for a future in threads of its own."""
+    from .tensors import resumed
+
+    def of(real: Any) -> Any:
+        return wraps(real)(lambda self, callback: real(self, resumed(callback)))
+
+    base: Any = futures.Future.__mro__[1]  # also the class of what a work's get_future returns
+    for name in ("then", "add_done_callback"):
+        setattr(base, name, of(getattr(base, name)))
+
+
+def let_calls_emulate(internal: Any) -> None:
+    """Patch torch.distributed.rpc.internal once it is imported: C++ runs the calls of other ranks in threads of its own."""
+    from .tensors import resumed
+
+    internal._run_function = resumed(internal._run_function)
 
 
 def let_queues_carry_devices(reductions: Any) -> None:
