@@ -233,6 +233,33 @@ assert dist.get_backend() == "nccl" and {str(part.device), str(whole.device)} ==
     assert outcome.status == 0, json.dumps(outcome.report["cause"])
 
 
+IN_THREADS_OF_C = """
+import torch.distributed.rpc as rpc
+torch.cuda.set_device(local)
+def there():
+    return str(nn.Linear(2, 2).to(local).weight.device)
+work = dist.all_reduce(torch.ones(2, device="cuda"), async_op=True)
+later = work.get_future().then(lambda future: (future.value()[0] + torch.ones(2, device="cuda")).tolist())
+part, factor = torch.empty(1, device="cuda"), dist._make_nccl_premul_sum(0.5)
+dist.reduce_scatter_tensor(part, torch.ones(dist.get_world_size(), device="cuda"), op=factor)
+found = [later.wait(), part.item()]
+dist.destroy_process_group()
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
+if rank == 0:
+    print(json.dumps([*found, rpc.rpc_sync("worker1", there)]))
+rpc.shutdown()
+"""
+
+
+def test_threads_that_torch_starts_see_the_gpus(project: Project) -> None:
+    project.write("train.py", JOINED + IN_THREADS_OF_C)
+
+    outcome = project.run(*UP[:-3], "--nproc-per-node", "1", "--env", "PYTHONWARNINGS=ignore", "train.py")
+
+    assert outcome.status == 0, outcome.stderr
+    assert '[[3.0, 3.0], 1.0, "cuda:0"]' in outcome.stdout
+
+
 def test_a_rank_draws_for_a_mesh_and_answers_and_refuses_at_its_line(project: Project) -> None:
     script = project.write(
         "train.py",

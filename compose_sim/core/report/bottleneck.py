@@ -80,8 +80,10 @@ class RankTimes:
 
     @property
     def is_straggler(self) -> bool:
-        """Whether the others usually wait for this rank, and noticeably."""
-        return 2 * self.last > self.collectives and self.straggler_score >= _STRAGGLES and self.late_s >= _MIN_S
+        """Whether the others usually wait for this rank, and noticeably: of two ranks, any is the last one half of the times."""
+        return (
+            3 * self.last >= 2 * self.collectives > 0 and self.straggler_score >= _STRAGGLES and self.late_s >= _MIN_S
+        )
 
 
 def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:

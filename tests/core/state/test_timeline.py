@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from compose_sim.core.report.bottleneck import data_share, rank_times, straggler_line
+from compose_sim.core.report.bottleneck import RankTimes, data_share, rank_times, straggler_line
 from compose_sim.core.state.timeline import Message, Span, Timeline
 
 
@@ -64,6 +64,15 @@ def test_a_straggler_arrives_later_than_the_median_rank() -> None:
     assert data_share((first, second, third)) == pytest.approx(1.0 / (3 * 9.6), abs=0.01)
     assert straggler_line((first, second, third)).startswith("rank 2: the last of 3 ranks in 7 of 10 collectives")
     assert straggler_line((first, second)) == ""
+
+
+def test_a_rank_that_is_the_last_one_by_chance_is_no_straggler() -> None:
+    often, by_chance = (
+        RankTimes(rank=0, steps_s=9.0, data_s=0.0, collectives=100, last=last, late_s=2.0, straggler_score=0.22)
+        for last in (70, 57)
+    )
+
+    assert (often.is_straggler, by_chance.is_straggler) == (True, False)
 
 
 def test_work_is_known_at_once_and_torn_or_foreign_lines_are_ignored() -> None:

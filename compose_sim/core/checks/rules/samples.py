@@ -79,7 +79,7 @@ def sampler_overlap(case: Case) -> Result:
         )
     looked_at: list[CommonSamples] = []
     for by_rank in training:
-        mismatch = _other_codes(by_rank) or _other_samples(case, by_rank)
+        mismatch = _other_codes(by_rank) or _other_samples(case, by_rank) or _other_subsets(by_rank)
         if mismatch:
             return mismatch
         decided = compare_all(case, by_rank)
@@ -366,6 +366,22 @@ def _other_samples(case: Case, by_rank: Mapping[int, Loader]) -> Result | None:
             found = _compare_indices(rows[left], rows[right], replicas) if alike else None
             if found:
                 return _divided_wrongly(by_rank[left], right, *found)
+    return None
+
+
+def _other_subsets(by_rank: Mapping[int, Loader]) -> Result | None:
+    """Find two ranks that divide different subsets of one data set, which overlap, among themselves."""
+    divided = [loader for _, loader in sorted(by_rank.items()) if _is_divided(loader) and loader.info.subset]
+    for each in divided[1:]:
+        (base, ours, *lowest), (its_base, theirs, *its_lowest) = divided[0].info.subset, each.info.subset
+        if base == its_base and ours != theirs and set(lowest) & set(its_lowest):
+            return failed(
+                f"the Subset of {divided[0]} has other indices on rank {divided[0].rank} than on rank {each.rank}, and a "
+                "DistributedSampler divides it: samples are used twice or never, and one rank may train on what another evaluates",
+                fix=_FIX_ORDER,
+                at=divided[0].place,
+                ranks=(divided[0].rank, each.rank),
+            )
     return None
 
 

@@ -67,7 +67,8 @@ def let_calls_emulate(internal: Any) -> None:
     """Patch torch.distributed.rpc.internal once it is imported: C++ runs the calls of other ranks in threads of its own."""
     from .tensors import resumed
 
-    internal._run_function = resumed(internal._run_function)
+    if hasattr(internal, "_run_function"):
+        internal._run_function = resumed(internal._run_function)
 
 
 def let_queues_carry_devices(reductions: Any) -> None:

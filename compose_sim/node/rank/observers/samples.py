@@ -15,6 +15,7 @@ _ELEMENTS = 64  # per row, spread over it: enough to tell rows apart
 _DEEP = 4
 _WIDE = 16  # elements of a list
 _MIN_CODES, _MAX_CODES = 3, 20_000
+_MAX_INDICES, _LOWEST = 1 << 20, 16
 _MAX_VALUES = 1000  # of a data set, which may hold anything
 
 
@@ -94,6 +95,15 @@ def bytes_of(tensor: Any) -> bytes:
 def fingerprint(data_set: Any) -> int:
     """Return a hash of a data set's own data: if it is equal on two ranks, they very probably have the same samples."""
     return zlib.crc32(_describe(data_set, _DEEP, [_MAX_VALUES]).encode())
+
+
+def subset_in(data_set: Any) -> tuple[int, ...]:
+    """Return, of a Subset, the fingerprint of the data set that it is part of, a hash of its indices, and the lowest of these."""
+    indices: Any = getattr(data_set, "indices", None)
+    if type(data_set).__name__ != "Subset" or type(indices) not in (list, tuple) or len(indices) > _MAX_INDICES:
+        return ()
+    whole = [each for each in indices if type(each) is int]
+    return fingerprint(data_set.dataset), zlib.crc32(repr(whole).encode()), *sorted(whole)[:_LOWEST]
 
 
 def codes_in(data_set: Any, depth: int = 3) -> list[tuple[str, int, int]]:

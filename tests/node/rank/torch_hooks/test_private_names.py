@@ -43,7 +43,7 @@ _parameters _buffers
 REPLACED = words("""
 _is_compiled _lazy_call _get_device _exchange_device _maybe_exchange_device _check_capability _check_cubins
 _cuda_getCurrentRawStream _compile_kernel _all_gather_base _reduce_scatter_base _dispatch_fast_path_python_tail
-_ensure_backend_registered _nccl2_device
+_ensure_backend_registered _nccl2_device _run_function
 """)
 # In processes without ranks: the master's store, and the estimate of memory. Each tries the documented way as well.
 ELSEWHERE = words("""
