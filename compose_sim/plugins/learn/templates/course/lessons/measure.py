@@ -23,7 +23,8 @@ class Traffic(TorchDispatchMode):
         self.emptied = emptied
         self.messages: Counter[int] = Counter()  # by receiver
         self.sent_bytes: Counter[int] = Counter()
-        self.collectives: list[tuple[str, int, bool]] = []  # name, elements, and whether the caller goes on meanwhile
+        # Name, elements of the whole (of its input or its output, whichever has more), and whether the caller goes on meanwhile.
+        self.collectives: list[tuple[str, int, bool]] = []
         self._kept: list[list[torch.Tensor]] = []  # until the messages have left
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -41,10 +42,18 @@ class Traffic(TorchDispatchMode):
             if self.emptied:
                 self._kept.append([torch.zeros_like(each) for each in tensors])
                 return (self._kept[-1], *args[1:])
-        elif not name.startswith(("recv", "wait", "_")):
+        elif not name.startswith(("recv", "wait", "_wrap")):
             is_asynchronous = bool(given.get("async_op", given.get("asyncOp", True)))  # its name depends on the version
-            self.collectives.append((name.rstrip("_"), sum(each.numel() for each in tensors), is_asynchronous))
+            elements = max((sum(each.numel() for each in _tensors(one)) for one in args[:2]), default=0)
+            self.collectives.append((name.strip("_"), elements, is_asynchronous))
         return args
+
+    def elements(self) -> int:
+        """Return how many elements all collectives moved; an all-reduce moves them twice, as a reduce-scatter and an all-gather."""
+        return sum(
+            elements * (2 if name.replace("_", "").startswith("allreduce") else 1)
+            for name, elements, _ in self.collectives
+        )
 
 
 def _tensors(value) -> list[torch.Tensor]:
