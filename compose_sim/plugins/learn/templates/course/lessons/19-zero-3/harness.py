@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from measure import Traffic, report
+from measure import Traffic, difference, report
 from measure_memory import Storages
 from script import apply
 from torch import Tensor, nn
@@ -45,10 +45,11 @@ def main() -> None:
                 outputs = apply(compute, shard, outputs)
             (outputs**2).sum().backward()
         del outputs
-        for shard, gradient in zip(shards, wanted, strict=True):
-            differs = max(differs, (shard.grad - gradient.chunk(world_size)[rank]).abs().max().item())
+        parts = [each.chunk(world_size)[rank] for each in wanted]
+        differs = max(differs, difference(zip((each.grad for each in shards), parts, strict=True)))
+        del wanted, parts
+        for shard in shards:
             shard.grad = None
-        del wanted, gradient
         with torch.no_grad():  # as an optimizer would
             for shard, layer in zip(shards, layers, strict=True):
                 layer *= 0.9 + 0.1 * step
