@@ -61,9 +61,15 @@ class Storages(TorchDispatchMode):
     def __init__(self, given: list[Tensor], *, at_least: int) -> None:
         super().__init__()
         self.at_least = at_least  # elements of a tensor that counts
-        self.most = 0
+        self.most = self.largest = 0  # elements, of all of them at once and of one
         self._given = {each.untyped_storage()._cdata for each in given}
         self._found: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return (
+            False  # to skip it, torch would import it first, which takes as long as the rest; nothing is compiled here
+        )
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -72,6 +78,7 @@ class Storages(TorchDispatchMode):
             elements = storage.nbytes() // each.element_size()
             if elements >= self.at_least and storage._cdata not in self._given and storage._cdata not in self._found:
                 self._found[storage._cdata] = StorageWeakRef(storage), elements
+                self.largest = max(self.largest, elements)
         self._found = {place: each for place, each in self._found.items() if not each[0].expired()}
         self.most = max(self.most, sum(elements for _, elements in self._found.values()))
         return result
