@@ -41,6 +41,12 @@ class Traffic(TorchDispatchMode):
         self.collectives: list[tuple[str, int, bool]] = []
         self._kept: list[list[torch.Tensor]] = []  # until the messages have left
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return (
+            False  # to skip it, torch would import it first, which takes as long as the rest; nothing is compiled here
+        )
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         namespace, _, name = function.name().partition("::")
         if namespace in ("c10d", "_c10d_functional"):
