@@ -1,5 +1,7 @@
 """Compute two blocks with the ParallelMLP of script.py, compare with whole layers, and count the collectives."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 from measure import Traffic, difference, report
@@ -20,7 +22,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)  # whole layers, inputs and targets are the same on all ranks
     whole = [(nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)) for _ in range(BLOCKS)]
-    blocks = [ParallelMLP(up, down) for up, down in whole]
+    blocks = [ParallelMLP(*copy.deepcopy(layers)) for layers in whole]
     with torch.no_grad():  # as an optimizer would; a copy that a script has kept is now out of date
         for each in (*(parameter for layers in whole for layer in layers for parameter in layer.parameters()),):
             each *= 1.5

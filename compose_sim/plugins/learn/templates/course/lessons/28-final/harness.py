@@ -1,5 +1,7 @@
 """Train eight blocks with the MLP of script.py on two by two ranks, compare with one rank, and measure memory and traffic."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 from measure import Traffic, difference, report
@@ -34,7 +36,7 @@ def main() -> None:
     whole = [(nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)) for _ in range(BLOCKS)]
     theirs = [parameter for layers in whole for layer in layers for parameter in layer.parameters()]
     data = [(torch.randn(2 * SAMPLES, WIDTH), torch.randn(2 * SAMPLES, WIDTH)) for _ in range(STEPS)]
-    blocks = nn.ModuleList(MLP(up, down, tensor_group, data_group) for up, down in whole)
+    blocks = nn.ModuleList(MLP(*copy.deepcopy(layers), tensor_group, data_group) for layers in whole)
     own = [*blocks.parameters()]
     for each in (*own, *theirs):
         each.grad = torch.zeros_like(each)
