@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +16,19 @@ def report(**numbers: float) -> None:
     print(json.dumps({**numbers, "token": _TOKEN}), flush=True)
 
 
+def difference(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Return the largest difference between elements of tensors and of those wanted; what is no number differs by much."""
+    most = 0.0
+    for mine, wanted in pairs:
+        differs = (
+            (mine - wanted).abs().nan_to_num(nan=1e9, posinf=1e9)
+            if mine.shape == wanted.shape
+            else mine.new_tensor(1e9)
+        )
+        most = max(most, differs.max().item())
+    return most
+
+
 class Traffic(TorchDispatchMode):
     """Note what goes through process groups while this is active. If `emptied`, messages arrive as zeros."""
 
@@ -23,8 +37,15 @@ class Traffic(TorchDispatchMode):
         self.emptied = emptied
         self.messages: Counter[int] = Counter()  # by receiver
         self.sent_bytes: Counter[int] = Counter()
-        self.collectives: list[tuple[str, int, bool]] = []  # name, elements, and whether the caller goes on meanwhile
+        # Name, elements of the whole (of its input or its output, whichever has more), and whether the caller goes on meanwhile.
+        self.collectives: list[tuple[str, int, bool]] = []
         self._kept: list[list[torch.Tensor]] = []  # until the messages have left
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return (
+            False  # to skip it, torch would import it first, which takes as long as the rest; nothing is compiled here
+        )
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         namespace, _, name = function.name().partition("::")
@@ -41,10 +62,18 @@ class Traffic(TorchDispatchMode):
             if self.emptied:
                 self._kept.append([torch.zeros_like(each) for each in tensors])
                 return (self._kept[-1], *args[1:])
-        elif not name.startswith(("recv", "wait", "_")):
+        elif not name.startswith(("recv", "wait", "_wrap")):
             is_asynchronous = bool(given.get("async_op", given.get("asyncOp", True)))  # its name depends on the version
-            self.collectives.append((name.rstrip("_"), sum(each.numel() for each in tensors), is_asynchronous))
+            elements = max((sum(each.numel() for each in _tensors(one)) for one in args[:2]), default=0)
+            self.collectives.append((name.strip("_"), elements, is_asynchronous))
         return args
+
+    def elements(self) -> int:
+        """Return how many elements all collectives moved; an all-reduce moves them twice, as a reduce-scatter and an all-gather."""
+        return sum(
+            elements * (2 if name.replace("_", "").startswith("allreduce") else 1)
+            for name, elements, _ in self.collectives
+        )
 
 
 def _tensors(value) -> list[torch.Tensor]:

@@ -3,11 +3,13 @@
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class _Kept:
@@ -51,6 +53,43 @@ class Activations:
     def _drop(self, place: int, size: int) -> None:
         self._users[place] -= 1
         self._now -= size if not self._users[place] else 0
+
+
+class Storages(TorchDispatchMode):
+    """Note how many elements large tensors have at once while this is active, whoever keeps them; those of `given` do not count."""
+
+    def __init__(self, given: list[Tensor], *, at_least: int) -> None:
+        super().__init__()
+        self.at_least = at_least  # elements of a tensor that counts
+        self.most = self.largest = 0  # elements, of all of them at once and of one
+        self._given = {each.untyped_storage()._cdata for each in given}
+        self._found: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return (
+            False  # to skip it, torch would import it first, which takes as long as the rest; nothing is compiled here
+        )
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in _tensors((args, result)):
+            storage = each.untyped_storage()
+            elements = storage.nbytes() // each.element_size()
+            if elements >= self.at_least and storage._cdata not in self._given and storage._cdata not in self._found:
+                self._found[storage._cdata] = StorageWeakRef(storage), elements
+                self.largest = max(self.largest, elements)
+        self._found = {place: each for place, each in self._found.items() if not each[0].expired()}
+        self.most = max(self.most, sum(elements for _, elements in self._found.values()))
+        return result
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
 
 
 def living() -> dict[int, int]:

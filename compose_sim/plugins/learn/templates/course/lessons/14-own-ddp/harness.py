@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from measure import Traffic, report
+from measure import Traffic, difference, report
 from script import DataParallel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -37,7 +37,7 @@ def main() -> None:
     own_module[0].register_full_backward_hook(note_the_end)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (theirs, own)]
     generator = torch.Generator().manual_seed(100 + rank)
-    difference = 0.0
+    differs = 0.0
     for _ in range(STEPS):
         inputs = torch.rand(16, 48, generator=generator)
         for model, optimizer in zip((theirs, own), optimizers, strict=True):
@@ -49,14 +49,14 @@ def main() -> None:
                     own.finish()
             optimizer.step()
         noted = len(traffic.collectives)
-        for mine, wanted in zip(own_module.parameters(), theirs.module.parameters(), strict=True):
-            difference = max(difference, (mine.grad - wanted.grad).abs().max().item())
+        pairs = zip(own_module.parameters(), theirs.module.parameters(), strict=True)
+        differs = max(differs, difference((mine.grad, wanted.grad) for mine, wanted in pairs))
     flat = torch.cat([parameter.detach().flatten() for parameter in own_module.parameters()])
     others = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     dist.all_gather(others, flat)
     elements = sum(elements for _, elements, _ in traffic.collectives)
     report(
-        largest_difference=difference,
+        largest_difference=differs,
         parameters_differ=sum(int((each != flat).sum()) for each in others),
         collectives_per_step=len(traffic.collectives) / STEPS,
         elements_per_parameter=elements / STEPS / len(flat),

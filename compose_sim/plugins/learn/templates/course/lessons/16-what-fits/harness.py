@@ -4,7 +4,7 @@ import copy
 
 import torch
 import torch.distributed as dist
-from measure import report
+from measure import difference, report
 from measure_memory import Activations
 from script import train_step
 from torch import nn
@@ -36,12 +36,11 @@ def main() -> None:
         optimizers[1].zero_grad()
         nn.functional.mse_loss(theirs(inputs), targets).backward()
         optimizers[1].step()
-    pairs = zip(model.parameters(), theirs.parameters(), strict=True)
     state = [each for of_one in optimizers[0].state.values() for each in of_one.values() if each.dim()]
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
     held = [*model.parameters(), *gradients, *state]
     report(
-        end_differs=max((mine - wanted).abs().max().item() for mine, wanted in pairs),
+        end_differs=difference(zip(model.parameters(), theirs.parameters(), strict=True)),
         bytes_without_activations=bytes_of(held),
         bytes_of_activations=activations.most,
     )

@@ -4,7 +4,7 @@ import copy
 
 import torch
 import torch.distributed as dist
-from measure import Traffic, report
+from measure import Traffic, difference, report
 from measure_memory import living
 from script import ShardedAdam
 from torch import Tensor, nn
@@ -54,11 +54,9 @@ def main() -> None:
         adam.step()
         if step == 0:
             theirs_state = sum(each.numel() * each.element_size() for of in adam.state.values() for each in of.values())
-    pairs = zip(parameters, theirs.parameters(), strict=True)
-    difference = max((mine - wanted).abs().max().item() for mine, wanted in pairs)
     sent = sum(elements for _, elements, _ in traffic.collectives) / STEPS
     report(
-        end_differs=difference,
+        end_differs=difference(zip(parameters, theirs.parameters(), strict=True)),
         part_of_the_state=kept / theirs_state,
         elements_per_parameter=sent / sum(each.numel() for each in parameters),
     )

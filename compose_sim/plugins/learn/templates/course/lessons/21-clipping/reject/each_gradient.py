@@ -1,0 +1,28 @@
+"""Wasteful: one all-reduce for each gradient, of as many as any rank has."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def clip(sharded: list[Tensor], replicated: list[Tensor], max_norm: float) -> Tensor:
+    """
+    Scale all gradients in place, so that the norm of the whole gradient is at most `max_norm`, and return the norm before.
+
+    The whole gradient consists of what is in `sharded` on any rank, and of `replicated`, which is equal on all ranks.
+    """
+    count = torch.tensor(len(sharded))
+    dist.all_reduce(count, op=dist.ReduceOp.MAX)
+    squares = torch.zeros(())
+    for number in range(int(count)):
+        own = sum_of_squares(sharded[number : number + 1])
+        dist.all_reduce(own)
+        squares += own
+    norm = (squares + sum_of_squares(replicated)).sqrt()
+    for gradient in (*sharded, *replicated):
+        gradient *= (max_norm / norm).clamp(max=1)
+    return norm
+
+
+def sum_of_squares(gradients: list[Tensor]) -> Tensor:
+    return torch.stack([torch.zeros(()), *((gradient**2).sum() for gradient in gradients)]).sum()

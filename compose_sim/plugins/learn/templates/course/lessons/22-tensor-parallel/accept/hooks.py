@@ -1,0 +1,30 @@
+"""Right: hooks and detached sums take the place of autograd functions."""
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+
+
+class ParallelMLP(nn.Module):
+    """Compute down(gelu(up(inputs))), where each rank has a part of both layers, and all ranks have the same inputs and outputs."""
+
+    def __init__(self, up: nn.Linear, down: nn.Linear) -> None:
+        super().__init__()
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        self.up_weight = nn.Parameter(up.weight.detach().chunk(ranks, dim=0)[rank].clone())
+        self.up_bias = nn.Parameter(up.bias.detach().chunk(ranks)[rank].clone())
+        self.down_weight = nn.Parameter(down.weight.detach().chunk(ranks, dim=1)[rank].clone())
+        self.down_bias = nn.Parameter(down.bias.detach().clone())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs = inputs.view_as(inputs)
+        if inputs.requires_grad:
+            inputs.register_hook(summed)
+        partial = linear(gelu(linear(inputs, self.up_weight, self.up_bias)), self.down_weight)
+        return partial + (summed(partial.detach()) - partial.detach()) + self.down_bias
+
+
+def summed(tensor: Tensor) -> Tensor:
+    total = tensor.contiguous().clone()
+    dist.all_reduce(total)
+    return total

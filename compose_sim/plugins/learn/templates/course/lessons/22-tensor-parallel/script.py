@@ -1,0 +1,38 @@
+"""Split two linear layers over the ranks. harness.py calls this, and compares outputs and gradients with those of whole layers."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+
+
+class Sum(torch.autograd.Function):
+    """The sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx, partial: Tensor) -> Tensor:
+        total = partial.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+class ParallelMLP(nn.Module):
+    """Compute down(gelu(up(inputs))), where each rank has a part of both layers, and all ranks have the same inputs and outputs."""
+
+    def __init__(self, up: nn.Linear, down: nn.Linear) -> None:
+        super().__init__()
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        self.up_weight = nn.Parameter(up.weight.detach().chunk(ranks, dim=0)[rank].clone())
+        self.up_bias = nn.Parameter(up.bias.detach().chunk(ranks)[rank].clone())
+        self.down_weight = nn.Parameter(down.weight.detach().chunk(ranks, dim=1)[rank].clone())
+        self.down_bias = nn.Parameter(down.bias.detach().clone())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = gelu(linear(inputs, self.up_weight, self.up_bias))
+        return Sum.apply(linear(hidden, self.down_weight, self.down_bias))

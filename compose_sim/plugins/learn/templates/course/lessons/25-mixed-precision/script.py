@@ -1,0 +1,28 @@
+"""Scale the loss of mixed precision training, where each rank has a shard of the gradient. harness.py calls this."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Scaler:
+    """Halve the scale when gradients overflow, and double it after `interval` steps in which they did not."""
+
+    def __init__(self, scale: float = 2.0**16, interval: int = 4) -> None:
+        self.scale = scale  # what the loss is multiplied with before backward
+        self.interval = interval
+        self.good_steps = 0
+
+    def unscale(self, gradients: list[Tensor]) -> bool:
+        """Divide the float32 gradients of this rank by the scale, in place; return whether to step, and update the scale."""
+        for gradient in gradients:
+            gradient /= self.scale
+        is_finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        if not is_finite:
+            print(f"rank {dist.get_rank()} skips a step, whose scale was {self.scale:g}", flush=True)
+        self.good_steps = self.good_steps + 1 if is_finite else 0
+        if not is_finite:
+            self.scale /= 2
+        elif self.good_steps == self.interval:
+            self.scale, self.good_steps = self.scale * 2, 0
+        return is_finite

@@ -1,0 +1,63 @@
+"""Call the straggler of script.py with timelines of steps in which ranks wait for one another."""
+
+import random
+
+import torch
+import torch.distributed as dist
+from measure import Traffic, report
+from script import Event, straggler
+
+STEPS = 12
+NORMAL = {"data": 0.02, "forward": 0.1, "backward": 0.2, "optimizer": 0.03}
+# Of each case: the slow rank, or -1; what it is slow in, and by which factor; and the rank of which one step is slow.
+CASES = (
+    (2, "backward", 1.5, 0),
+    (0, "data", 6.0, 1),
+    (-1, "forward", 1.0, 2),
+    (1, "forward", 2.0, 1),
+    (1, "optimizer", 4.0, 0),
+)
+
+
+def timelines(number: int, case: tuple, ranks: int) -> list[list[Event]]:
+    slow, kind, factor, once = case
+    chance = random.Random(number)
+    now = [100.0 * chance.random() for _ in range(ranks)]  # of each clock
+    found: list[list[Event]] = [[] for _ in range(ranks)]
+    for step in range(STEPS):
+        worked = [0.0] * ranks
+        for rank in range(ranks):
+            for name, normal in NORMAL.items():
+                lasted = normal * chance.uniform(0.99, 1.01) * (factor if (rank, name) == (slow, kind) else 1)
+                lasted += 8.0 if (rank, step, name) == (once, 0, "forward") else 0  # compiles, or opens files
+                found[rank].append(Event(step, name, now[rank], lasted))
+                now[rank] += lasted
+                worked[rank] += lasted
+        for rank in range(ranks):  # the last one to come starts the transfer
+            lasted = max(worked) - worked[rank] + 0.05
+            found[rank].append(Event(step, "all_reduce", now[rank], lasted))
+            now[rank] += lasted
+    return found
+
+
+def main() -> None:
+    wrong, collectives, elements, ranks = 0, [], [], dist.get_world_size()
+    drawn = torch.randint(1 << 30, (2,))  # no two runs have the same answers
+    dist.broadcast(drawn, src=0)
+    shift = int(drawn[0]) % ranks
+    for number, (slow, kind, factor, once) in enumerate(random.Random(int(drawn[1])).sample(CASES, len(CASES))):
+        slow = (slow + shift) % ranks if slow >= 0 else slow
+        timeline = timelines(number, (slow, kind, factor, (once + shift) % ranks), ranks)[dist.get_rank()]
+        with Traffic() as traffic:
+            answer = straggler(timeline)
+        wrong += answer != slow
+        collectives.append(len(traffic.collectives))
+        elements.append(traffic.elements())
+    report(wrong_answers=wrong, least_collectives=min(collectives), most_elements=max(elements))
+
+
+if __name__ == "__main__":
+    torch.seed()
+    dist.init_process_group("gloo")
+    main()
+    dist.destroy_process_group()

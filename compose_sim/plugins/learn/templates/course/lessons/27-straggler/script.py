@@ -1,0 +1,23 @@
+"""Find the slow rank from timelines, of which each rank has only its own. harness.py calls this on three ranks."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class Event(NamedTuple):
+    """What a rank did; the clocks of ranks differ."""
+
+    step: int
+    kind: str  # "data", "forward", "backward", "optimizer" or "all_reduce"
+    began: float  # in seconds of the clock of this rank
+    lasted: float
+
+
+def straggler(timeline: list[Event]) -> int:
+    """Return the rank that works at least 10 % longer than the others in most steps, or -1 if none does; the same on all ranks."""
+    waits = torch.tensor(sum(event.lasted for event in timeline if event.kind == "all_reduce"))
+    of_all = [torch.zeros(()) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_all, waits)
+    return int(torch.stack(of_all).argmax())
