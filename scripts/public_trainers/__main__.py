@@ -137,7 +137,8 @@ def _rows(trainers: Sequence[Trainer], outcomes: Mapping[str, Outcome]) -> Itera
     for each in trainers:
         outcome = outcomes[each.id]
         command = shlex.split(each.command)
-        shown = " ".join(command[:3] + (["…"] if len(command) > 3 else []))
+        size = next((at for at, word in enumerate(command) if at % 2 == 0 and not word.startswith("--")), 0)
+        shown = " ".join([*command[:size], "…"]) if size else ""
         detail = f": {outcome.detail}" if outcome.detail else ""
         text = f"{outcome.verdict}{detail}".replace("|", "\\|")
         name = f"{each.repository} @{each.commit[:7]}: {each.id}"

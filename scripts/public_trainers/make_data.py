@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 import random
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -56,8 +57,8 @@ def text_file(folder: Path) -> None:
 
 
 def text_here(_: Path) -> None:
-    """Write a text beside the program."""
-    text_file(Path())
+    """Write a text beside the program, with the letters of the line that it samples from."""
+    Path("input.txt").write_text(f"O God, O God!\n{_text(4000)}")
 
 
 def images(folder: Path) -> None:
@@ -150,7 +151,8 @@ def torchvision(_: Path) -> None:
         )
         extension.write_text(extension.read_text() + "\n".join(lines) + "\n")
     if mark not in dataset.read_text():
-        dataset.write_text(f"{dataset.read_text()}\n{mark}\nCIFAR10._check_integrity = lambda self: True\n")
+        lines = ("", mark, "CIFAR10._check_integrity = lambda self: True", "check_integrity = lambda *_: True")
+        dataset.write_text(dataset.read_text() + "\n".join(lines) + "\n")
 
 
 def nanochat(folder: Path) -> None:
@@ -186,8 +188,14 @@ def picotron(folder: Path) -> None:
     }
     values["training"] |= {"total_train_steps": 2, "seq_length": 16, "micro_batch_size": 2, "num_samples": 64}
     values["dataset"]["name"] = str(folder / "texts")
-    values["environment"]["FLASH_ATTEN"] = "0"
+    values["environment"] |= {
+        "FLASH_ATTEN": "0",
+        "HF_TOKEN": "none",
+    }  # the data is local, but train.py asks for a token
     (folder / "picotron.json").write_text(json.dumps(values))
+    weights = Path("hf_model_safetensors")
+    weights.mkdir(exist_ok=True)
+    shutil.copy(folder / "tiny-llama" / "model.safetensors", weights)
     stub = folder / "stubs" / "flash_attn"
     for name in ("", "layers", "ops", "ops/triton"):
         (stub / name).mkdir(parents=True, exist_ok=True)
@@ -202,6 +210,14 @@ def kubeflow_notebook(folder: Path) -> None:
     cells = json.loads(Path("mnist.ipynb").read_text())["cells"]
     source = next("".join(cell["source"]) for cell in cells if "def train_fashion_mnist" in "".join(cell["source"]))
     (folder / "kubeflow_mnist.py").write_text(f"{source}\n\ntrain_fashion_mnist()\n")
+
+
+def titan_texts(_: Path) -> None:
+    """Write the texts that torchtitan's debug model reads, unless the repository has its own, which are large."""
+    target = Path("tests/assets/c4_test/data.json")
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("".join(json.dumps({"text": _text(400, seed)}) + "\n" for seed in range(64)))
 
 
 def tiny_llama(folder: Path) -> None:
@@ -220,6 +236,7 @@ def tiny_llama(folder: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=len(words), num_key_value_heads=2, max_position_embeddings=128, **sizes)
     LlamaForCausalLM(config).save_pretrained(target)
+    shutil.rmtree(folder / "lambda", ignore_errors=True)  # a trainer resumes from what it finds
     texts = folder / "texts"
     texts.mkdir(parents=True, exist_ok=True)
     rows = [json.dumps({"text": _text(40, seed)}) for seed in range(64)]
