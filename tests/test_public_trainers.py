@@ -34,7 +34,7 @@ def test_the_page_counts_what_can_run() -> None:
     text = gallery.page(trainers, outcomes)
 
     assert "1 of the 2 public trainers" in text
-    assert "| team/a @0000000: a.py | `--nodes 2 a.py …` | passed, with a finding: set-epoch \\| failed |" in text
+    assert "| team/a @0000000: a.py | `--nodes 2 …` | passed, with a finding: set-epoch \\| failed |" in text
 
 
 def test_the_page_shows_the_results_that_are_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 from compose_sim.app.listener import Listener, ProgressListener, QuietListener
 from compose_sim.app.request import Request
@@ -13,10 +14,11 @@ from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.rules.replays import (
-    files_written,
+    files_made,
     found_of_run,
     needs_alone,
     reason_against,
+    steps_of,
     was_replayed,
 )
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
@@ -29,6 +31,7 @@ from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
+from compose_sim.engine.run_folder.folder import COPY
 from compose_sim.engine.run_folder.judging_time import judging_time
 from compose_sim.engine.run_folder.record import read_case, read_observed
 from compose_sim.errors import ComposesimError, OutOfTimeError, SpecError
@@ -39,7 +42,6 @@ DEFAULTS = {  # of the cluster, as flags take them
 }
 _NEED_A_REPLAY = {"loss-scale", "matches-single"}
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
-_COPY = "copy"  # of the project, in the run's folder
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
@@ -108,9 +110,9 @@ class CheckedRun:
         checks = set(chosen(self._settings.only, self._settings.skip))
         self._replays = bool(_NEED_A_REPLAY & checks)
         self._engine: Engine | None = None  # which the replays share
-        self._copy: World | None = (
-            None  # of the project, in which replays run if they would find the checkpoints of the run
-        )
+        # What the run wrote and replays would read, and the copy of the project without it, in which they then run
+        self._left = frozenset[str]()
+        self._copy: World | None = None
         self.no_step = ""  # what `why_no_step` says of the run
         self.is_planted = False  # whether the script has reached a mistake that was planted
         self._hints = tuple(find_hints(session.sources))
@@ -140,7 +142,7 @@ class CheckedRun:
                 session.was_interrupted = True
             finally:
                 session.folder.files.remove_tree(_RECORD)
-                session.folder.files.remove_tree(_COPY)
+                self._remove_copy()
             report = self.judge(case)
             session.report = _with_verdict(report, "interrupted", report.cause) if interrupted else report
             if self._settings.self_test and session.report.verdict in ("passed", "inconclusive"):
@@ -161,7 +163,7 @@ class CheckedRun:
             except ComposesimError as error:
                 found = MistakeReport(id=name, text=mistake.text, status="not-planted", why=error.message)
             finally:
-                self._session.folder.files.remove_tree(_COPY)
+                self._remove_copy()
             yield found
 
     def replay(self, case: Case) -> Case:
@@ -177,13 +179,17 @@ class CheckedRun:
         single, why = self._replay("single")
         found = found_of_run(case.observed, single) if single else None
         if found:
-            self._left = files_written(case.observed)
+            self._left = files_made(case.observed)
             self._copy = self._copy_without(self._left)
         if found and self._copy:
             self._listener.progress(
                 f"World size 1 read {found.path}, which the run wrote: again, in a copy without it."
             )
-            single, why = self._replay("single")
+            again, why_not = self._replay("single")
+            if again and steps_of(again):
+                single, why = again, why_not
+            else:  # the script needs what a copy lacks
+                self._left, self._copy = frozenset(), None
         if single and not why and (read := why_no_step(single)):
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
@@ -200,11 +206,21 @@ class CheckedRun:
 
     def _copy_without(self, written: frozenset[str]) -> World | None:
         """Return a copy of the project without what the run wrote; None if that is not possible."""
+        request, folder = self._session.request, self._session.folder
+        if not Path(request.folder, request.spec.script or ".").resolve().is_relative_to(request.folder.resolve()):
+            return None
+        self._remove_copy()
         try:
-            return make_world(self._session.request.folder, self._session.folder.path / _COPY, without=written)
+            return make_world(request.folder, folder.path / COPY, without=written)
         except (ComposesimError, OSError) as error:
             self._listener.progress(f"note: the project could not be copied: {error}")
             return None
+
+    def _remove_copy(self) -> None:
+        try:
+            self._session.folder.files.remove_tree(COPY)
+        except (ComposesimError, OSError) as error:  # the script may have taken its folder's permissions
+            self._listener.progress(f"note: a copy of the project is left in the folder of the run: {error}")
 
     def judge(self, case: Case) -> Report:
         """Return the report with the results of the chosen checks, and the verdict of run and checks together."""

@@ -59,32 +59,37 @@ class World:
         script = request.spec.script
         if script and script.startswith(own + "/"):
             script = copy + script[len(own) :]
-        args = tuple(word.replace(own, copy) for word in (*request.spec.args, *words))
+        path = re.compile(rf"(?<![^\s=:,\"']){re.escape(own)}(?![^/\s:,\"'])")
+        args = tuple(path.sub(lambda _: copy, word) for word in (*request.spec.args, *words))
         moved = request.with_spec(script=script, args=args, keep=False, name=None)
         return replace(moved, folder=self.project, program=None)
 
 
-def make_world(project: Path, folder: Path, *, without: Collection[str] = ()) -> World:
-    """Copy the project, without its checkpoints, runs and caches, and `without` these files.
+def make_world(project: Path, folder: Path, *, without: Collection[str] | None = None) -> World:
+    """
+    Copy the project, `without` these files (paths without links), or without what looks like checkpoints; and without runs and caches.
 
-    Raises SpecError if it is too large.
+    A folder of which no file is copied is left out too, unless it is empty. Raises SpecError if the project is too large.
     """
     world = World(folder)
     world.shared.mkdir(parents=True)
-    chosen = [(path, target) for path, target in _files(project, world) if str(path) not in without]
-    size = sum(path.stat().st_size for path, _ in chosen if not path.is_symlink())
+    chosen = [*_files(project, world, without)]
+    size = sum(path.stat().st_size for path, _ in chosen if path.is_file() and not path.is_symlink())
     if size > _MOST:
         raise SpecError(
             f"the project '{project}' has {format_bytes(size)}, and this check copies it",
             hint="keep data outside of the project, and run composesim in a folder with the code",
         )
     world.project.mkdir()
+    shutil.copymode(project, world.project)
     for path, target in chosen:
         goal = world.project / target
         goal.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
             inside = path.resolve().is_relative_to(project.resolve()) and not path.readlink().is_absolute()
             goal.symlink_to(path.readlink() if inside else path.resolve())
+        elif path.is_dir():
+            goal.mkdir(exist_ok=True)
         else:
             shutil.copy2(path, goal)
     if os.geteuid() == 0:  # nodes may run as the owner of the project
@@ -95,16 +100,18 @@ def make_world(project: Path, folder: Path, *, without: Collection[str] = ()) ->
     return world
 
 
-def _files(project: Path, world: World) -> Iterator[tuple[Path, str]]:
-    """Yield the files and links to copy, each with its path in the project."""
+def _files(project: Path, world: World, without: Collection[str] | None) -> Iterator[tuple[Path, str]]:
+    """Yield the files, links and empty folders to copy, each with its path in the project."""
     for folder, folders, names in os.walk(project):
         at = Path(folder)
         inside = at.relative_to(project)
+        if not (folders or names) and at != project:
+            yield at, str(inside)
         kept = []
         for each in folders:
             if each in _LEFT_OUT or (at / each / "pyvenv.cfg").exists():
                 continue
-            if (at / each).is_symlink() and not _has_word(str(inside / each), _WORDS):
+            if (at / each).is_symlink() and (without is not None or not _has_word(str(inside / each), _WORDS)):
                 yield at / each, str(inside / each)
             else:
                 kept.append(each)
@@ -112,7 +119,9 @@ def _files(project: Path, world: World) -> Iterator[tuple[Path, str]]:
         for name in names:
             path = at / name
             if path.is_symlink() or path.is_file():
-                if _is_checkpoint(str(inside / name)):
+                if without is not None and os.path.realpath(path) in without:
+                    continue
+                if without is None and _is_checkpoint(str(inside / name)):
                     world.left_out.append(str(inside / name))
                 else:
                     yield path, str(inside / name)

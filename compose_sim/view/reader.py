@@ -22,10 +22,11 @@ from compose_sim.core.state.timeline import Timeline
 from compose_sim.core.view.page import CurrentWait, Message, PageFold, current_waits, sample_strips
 from compose_sim.core.view.thinning import compared
 from compose_sim.engine.run_folder.event_tail import EventTail, FileTail
-from compose_sim.engine.run_folder.folder import RunFolder, read_clock
+from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder, read_clock
 from compose_sim.engine.run_folder.node_files import NodeFiles
 from compose_sim.engine.run_folder.record import read_observed, report_of
 from compose_sim.engine.run_folder.safe_files import SafeFolder, UnsafeFileError
+from compose_sim.errors import ComposesimError
 from compose_sim.node.shared.progress_page import ProgressPage, WaitIn
 
 _MAX_PAGE_BYTES = 1 << 16  # a page has fewer
@@ -207,8 +208,10 @@ class PageReader:
         report = report_of(self.folder)
         samples = sample_strips(read_observed(self.folder.path, self._fold.state))
         message = self._fold.take(report=report, is_over=True, samples=samples, **self._rank_times())
-        if self.folder.compared.files.status("report.json"):
-            message["now"]["against"] = compared(PageReader(self.folder.compared).read())
+        other = self.folder.compared
+        if is_run_folder(self.folder.path) and other.files.status("report.json"):
+            with suppress(OSError, ValueError, ComposesimError):  # a page without it is worth more than none
+                message["now"]["against"] = compared(PageReader(other).read())
         return {**message, "sources": self._sources.named_in(message)}
 
     def _current(self) -> dict[int, list[Any]]:

@@ -135,7 +135,7 @@ def _covers(mounts: Iterable[Mount], *, folder: str, real_path: Callable[[str], 
     The folders that lead to it are mounted on themselves, because nodes could rename them otherwise.
     """
     covers = []
-    for above in PurePosixPath(folder).parents[1:2]:  # of PROJECT/.composesim/runs/RUN
+    for above in PurePosixPath(folder).parents:  # PROJECT/.composesim; of a copy of a project, also that of the project
         runs = PurePosixPath(real_path(str(above)))
         for mount in (replace(each, source=real_path(each.source)) for each in mounts):
             source = PurePosixPath(mount.source)

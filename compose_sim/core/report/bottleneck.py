@@ -80,7 +80,7 @@ class RankTimes:
 
     @property
     def is_straggler(self) -> bool:
-        """Whether the others usually wait for this rank, and noticeably: of two ranks, any is the last one half of the times."""
+        """Whether the others usually wait for this rank, and noticeably: of two ranks, each is last about half of the time."""
         return (
             3 * self.last >= 2 * self.collectives > 0 and self.straggler_score >= _STRAGGLES and self.late_s >= _MIN_S
         )

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -91,8 +92,9 @@ _WITH_SOCKETS = ("debug", "mps")  # whoever can open these controls a rank
 _KEPT = ("shared",)  # until the run's folder is deleted
 _OUTSIDE_NODES = ("app", "cli", "core", "engine", "templates")  # folders of plug-ins
 _WRITTEN_BY_US = ("journal", "node", "control", "requests", "identity", "empty", "secrets", "services")
+COPY = "copy"  # of the project, without what a run wrote
 _COMPARED = "compared"
-_OWN_FILES = (_COMPARED, "report.json", "plan.json", "docker-compose.yml", ".env")
+_OWN_FILES = (COPY, _COMPARED, "report.json", "plan.json", "docker-compose.yml", ".env")
 _CLAIM_TIMEOUT_S = 0.5  # processes that only check whether a run is claimed also hold its lock for a moment
 _RETRY_S = 0.02
 
@@ -136,6 +138,12 @@ class RunFolder:
     def compared(self) -> RunFolder:
         """The folder of the run with which this one was compared, if there is one: the page shows both."""
         return RunFolder(self.path / _COMPARED)
+
+    def keep_compared(self, other: RunFolder) -> None:
+        """Move the folder of a run that is over into this one."""
+        self.files.remove_tree(_COMPARED)
+        if stat.S_ISDIR(other.path.lstat().st_mode):  # no link, which a script may have put there
+            other.path.rename(self.path / _COMPARED)
 
     def claim(self) -> None:
         """Make the folder and lock it for this process. Raise SpecError if another process holds it, or if it is not safe to use."""

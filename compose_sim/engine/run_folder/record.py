@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -202,11 +203,18 @@ def read_observed(
         if told and _may_tell(state, node, int(rank), int(number)):
             newest[int(rank)] = max(newest.get(int(rank), (-1, "", "")), (int(number), node, name))
     last = max((at for at, _, _ in newest.values()), default=0)
-    copy, project = (json.dumps(str(each))[1:-1] for each in moved or ("", ""))
+    # Files are recorded without symbolic links, and lines of code as they were called
+    moves = [
+        [json.dumps(str(each))[1:-1] for each in pair]
+        for pair in (moved, moved and [*map(os.path.realpath, moved)])
+        if pair
+    ]
 
     def lines_of(file: str) -> list[str]:
         lines = _records(files, file)
-        return [line.replace(copy, project) for line in lines] if moved else lines
+        for copy, project in moves:
+            lines = [line.replace(copy, project) for line in lines]
+        return lines
 
     ranks: dict[int, RankObserved] = {
         rank: parse_rank(node, rank, lines_of(name)) for rank, (at, node, name) in newest.items() if at == last

@@ -39,7 +39,7 @@ class LoaderInfo(Record):
     samplers: tuple[str, ...] = ()  # types, from the outermost to the innermost
     sampling: Sampling = field(default_factory=Sampling)
     fingerprint: int = 0  # equal for data sets with equal data
-    # Of a Subset: a hash of the data set that it is part of, one of its indices, and the lowest of these
+    # Of a Subset: the fingerprint of the whole data set, a hash of the indices, and the lowest of the hashes of each
     subset: tuple[int, ...] = ()
     # Dicts that number names: the attribute, a hash of the names, one of the dict
     codes: tuple[tuple[str, int, int], ...] = ()

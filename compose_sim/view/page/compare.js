@@ -44,14 +44,16 @@ function curvesOf(other, names) {
   const theirs = new Map();
   for (const [name, rank, step, value] of other.metrics) if (rank === null || rank === 0) listIn(theirs, name).push([step, value]);
   return metricNames(run.now).slice(0, 3).filter((name) => theirs.has(name)).map((name) => {
-    const own = run.metrics.get(name), ours = own.get(0) || own.get(null) || [], mark = firstDifference(theirs.get(name), ours);
-    return chart(`${name}: ${names[0]} and ${names[1]}`, [[names[0], theirs.get(name), 7], [names[1], ours, 0]], { mark, said: mark === null ? "equal where both have it" : `differs first at step ${mark}` });
+    const own = run.metrics.get(name), ours = own.get(0) || own.get(null) || [], both = inBoth(theirs.get(name), ours);
+    const first = both.find(([, a, b]) => !(Math.abs(a - b) <= 1e-6 * Math.max(Math.abs(a), Math.abs(b)) || Object.is(a, b))), mark = first ? first[0] : null;
+    const said = first ? `differs first at step ${mark}` : both.length ? `equal at the ${both.length} steps that both have` : "no step is in both";
+    return chart(`${name}: ${names[0]} and ${names[1]}`, [[names[0], theirs.get(name), 7], [names[1], ours, 0]], { mark, said });
   });
 }
 
-// The first step that both runs have, with values that differ.
-function firstDifference(theirs, ours) {
-  const values = new Map(theirs);
-  const found = ours.find(([step, value]) => values.has(step) && Math.abs(values.get(step) - value) > 1e-6 * Math.max(Math.abs(value), 1e-12));
-  return found ? found[0] : null;
+// The steps that have one value in each run, with both values.
+function inBoth(theirs, ours) {
+  const count = new Map(), values = new Map(theirs);
+  for (const [step] of [...theirs, ...ours]) count.set(step, (count.get(step) || 0) + 1);
+  return ours.filter(([step]) => values.has(step) && count.get(step) === 2).map(([step, value]) => [step, values.get(step), value]);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -211,6 +212,7 @@ def test_a_wrong_script_fails_its_check_at_its_line(project: Project, tmp_path: 
     assert "\n✘ failed  set-epoch: 1 passed, 1 failed; 4 ranks of train.py" in done.stdout
 
 
+OPTIONS = ("--engine", "local", "--nodes", "2")
 RESUMES = """
 import os, sys, torch
 import torch.distributed as dist
@@ -258,6 +260,37 @@ def test_a_script_that_finds_its_own_checkpoint_is_compared_without_it(
     assert places <= {str(project.folder / "train.py")}
     assert (project.folder / "saved/last.pt").exists()
     assert not list(project.folder.glob(".composesim/runs/*/copy"))
+
+
+@pytest.mark.train
+def test_the_self_test_plants_mistakes_also_if_the_script_finds_its_own_checkpoint(project: Project) -> None:
+    project.write("train.py", RESUMES)
+    project.write("plain.py", RESUMES.replace('os.path.exists("saved/last.pt")', "False"))
+
+    plain = project.run(
+        "check", *OPTIONS, "--self-test", "--skip", "loss-scale,matches-single", "--json", "plain.py", "0"
+    )
+    shutil.rmtree(project.folder / "saved")
+    resumes = project.run("check", *OPTIONS, "--self-test", "--json", "train.py", "0")
+
+    for report in map(json.loads, (plain.stdout, resumes.stdout)):
+        assert report["verdict"] == "passed"
+        assert {each["id"] for each in report["mistakes"] if each["status"] == "found"} >= {"other-rate", "fixed-epoch"}
+
+
+@pytest.mark.train
+def test_an_older_checkpoint_that_the_run_began_from_is_not_left_out(project: Project) -> None:
+    project.write("train.py", RESUMES.replace("* dist.get_world_size() **", "* (1 + epoch) **"))
+    first = project.run("up", *OPTIONS, "train.py", "0")
+    assert first.returncode == 0
+    torch = pytest.importorskip("torch")
+    saved = project.folder / "saved" / "last.pt"
+    _, weights = torch.load(saved)
+    torch.save((1, weights), saved)
+
+    report = json.loads(project.run("check", *OPTIONS, "--json", "train.py", "1").stdout)
+
+    assert [each["id"] for each in report["checks"] if each["status"] == "failed"] == []
 
 
 @pytest.mark.train

@@ -38,6 +38,17 @@ def _wrong(script: str, missing: str, *changes: tuple[str, str], name: str = "",
 
 PAIRS = (
     Pair(name="ddp", script="ddp.py"),
+    Pair(
+        name="ddp-after-a-trial",
+        script="ddp.py",
+        changes=(
+            (
+                "    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n",
+                "    next(model.parameters()).square().sum().backward()\n    model.zero_grad()\n"
+                "    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n",
+            ),
+        ),
+    ),
     _wrong("ddp.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
     _wrong(
         "ddp.py",

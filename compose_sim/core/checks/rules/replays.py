@@ -38,7 +38,7 @@ from compose_sim.node.records.replays import (
     ReplayMisaligned,
 )
 
-_WRITES = ("write", "update", "append", "create", "rename", "written")
+_WRITES = ("write", "create", "rename", "written")
 _FIX_SCALE = "See loss-scale."
 _ONLY_CHECK = "only `composesim check` replays the script"
 _CLEAR = 5.0  # times the tolerance
@@ -369,15 +369,21 @@ def was_replayed(replay: Observed) -> bool:
     return any(replay.of(ReplayedStep, ReplayEnd))
 
 
-def files_written(observed: Observed) -> frozenset[str]:
-    """Return the files that a run wrote."""
-    uses = [each for each in observed.of(FileUse) if each.op in _WRITES]
-    return frozenset(path for each in uses for path in (each.path, each.to) if path)
+def files_made(observed: Observed) -> frozenset[str]:
+    """Return the files that a run wrote, and that it had not read before: they may have been there."""
+    written: dict[str, float] = {}
+    read: dict[str, float] = {}
+    for each in observed.of(FileUse):
+        for path in filter(None, (each.path, each.to)) if each.op in _WRITES else ():
+            written[path] = min(each.t, written.get(path, each.t))
+        if each.op in ("read", "update", "append"):
+            read[each.path] = min(each.t, read.get(each.path, each.t))
+    return frozenset(path for path, t in written.items() if read.get(path, t) >= t)
 
 
 def found_of_run(observed: Observed, replay: Observed) -> FileUse | None:
-    """Return where a replay first reads a checkpoint that only the run before it has written; None if it reads none."""
-    left, own = files_written(observed), set[str]()
+    """Return where a replay first reads a checkpoint that only the run before it has made; None if it reads none."""
+    left, own = files_made(observed), set[str]()
     for each in replay.of(FileUse):
         if each.op in _WRITES:
             own |= {each.path, each.to or each.path}

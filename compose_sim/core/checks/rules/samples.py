@@ -79,7 +79,7 @@ def sampler_overlap(case: Case) -> Result:
         )
     looked_at: list[CommonSamples] = []
     for by_rank in training:
-        mismatch = _other_codes(by_rank) or _other_samples(case, by_rank) or _other_subsets(by_rank)
+        mismatch = _other_codes(by_rank) or _other_samples(case, by_rank) or _other_subsets(case, by_rank)
         if mismatch:
             return mismatch
         decided = compare_all(case, by_rank)
@@ -369,18 +369,20 @@ def _other_samples(case: Case, by_rank: Mapping[int, Loader]) -> Result | None:
     return None
 
 
-def _other_subsets(by_rank: Mapping[int, Loader]) -> Result | None:
+def _other_subsets(case: Case, by_rank: Mapping[int, Loader]) -> Result | None:
     """Find two ranks that divide different subsets of one data set, which overlap, among themselves."""
-    divided = [loader for _, loader in sorted(by_rank.items()) if _is_divided(loader) and loader.info.subset]
-    for each in divided[1:]:
-        (base, ours, *lowest), (its_base, theirs, *its_lowest) = divided[0].info.subset, each.info.subset
-        if base == its_base and ours != theirs and set(lowest) & set(its_lowest):
+    for left, right in pairs(case, by_rank):
+        loader = by_rank[left]
+        if not (_is_divided(loader) and loader.info.subset and by_rank[right].info.subset):
+            continue
+        (base, ours, *some), (its_base, theirs, *its_some) = loader.info.subset, by_rank[right].info.subset
+        if base == its_base and ours != theirs and set(some) & set(its_some):
             return failed(
-                f"the Subset of {divided[0]} has other indices on rank {divided[0].rank} than on rank {each.rank}, and a "
-                "DistributedSampler divides it: samples are used twice or never, and one rank may train on what another evaluates",
+                f"the Subset of {loader} has other indices on rank {left} than on rank {right}, and a DistributedSampler divides it: "
+                "samples are used twice or never, and one rank may train on what another evaluates",
                 fix=_FIX_ORDER,
-                at=divided[0].place,
-                ranks=(divided[0].rank, each.rank),
+                at=loader.place,
+                ranks=(left, right),
             )
     return None
 

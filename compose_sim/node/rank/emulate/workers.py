@@ -8,6 +8,7 @@ threads enter it when they start.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from functools import wraps
 from pathlib import Path
@@ -51,14 +52,14 @@ def let_threads_emulate() -> None:
     thread.start = start
 
 
-def let_futures_emulate(futures: Any) -> None:
+def let_futures_emulate(_: Any) -> None:
     """Patch torch.futures once it is imported: C++ calls what waits for a future in threads of its own."""
     from .tensors import resumed
 
     def of(real: Any) -> Any:
         return wraps(real)(lambda self, callback: real(self, resumed(callback)))
 
-    base: Any = futures.Future.__mro__[1]  # also the class of what a work's get_future returns
+    base: Any = sys.modules["torch"]._C.Future  # also the class of what a work's get_future returns
     for name in ("then", "add_done_callback"):
         setattr(base, name, of(getattr(base, name)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import heapq
 import sys
 import zlib
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ _ELEMENTS = 64  # per row, spread over it: enough to tell rows apart
 _DEEP = 4
 _WIDE = 16  # elements of a list
 _MIN_CODES, _MAX_CODES = 3, 20_000
-_MAX_INDICES, _LOWEST = 1 << 20, 16
+_MAX_INDICES, _LOWEST, _SPREADING = 1 << 18, 16, 2_654_435_761
 _MAX_VALUES = 1000  # of a data set, which may hold anything
 
 
@@ -98,12 +99,22 @@ def fingerprint(data_set: Any) -> int:
 
 
 def subset_in(data_set: Any) -> tuple[int, ...]:
-    """Return, of a Subset, the fingerprint of the data set that it is part of, a hash of its indices, and the lowest of these."""
-    indices: Any = getattr(data_set, "indices", None)
-    if type(data_set).__name__ != "Subset" or type(indices) not in (list, tuple) or len(indices) > _MAX_INDICES:
+    """Return, of torch's Subset, the fingerprint of the whole data set, a hash of the indices, and the lowest hashes of an index.
+
+    Subsets that overlap have some of these in common. No code of the script runs.
+    """
+    if type(data_set) is not sys.modules["torch"].utils.data.Subset:
         return ()
-    whole = [each for each in indices if type(each) is int]
-    return fingerprint(data_set.dataset), zlib.crc32(repr(whole).encode()), *sorted(whole)[:_LOWEST]
+    held = vars(data_set)
+    indices: Any = held.get("indices")
+    if (
+        type(indices) not in (list, tuple)
+        or len(indices) > _MAX_INDICES
+        or any(type(each) is not int for each in indices)
+    ):
+        return ()
+    lowest = heapq.nsmallest(_LOWEST, (each * _SPREADING & 0xFFFFFFFF for each in indices))
+    return fingerprint(held.get("dataset")), zlib.crc32(repr(indices).encode()), *lowest
 
 
 def codes_in(data_set: Any, depth: int = 3) -> list[tuple[str, int, int]]:

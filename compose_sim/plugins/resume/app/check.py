@@ -142,21 +142,18 @@ class ResumedRun:
         """Run the script in a world, and return what the ranks observed and how it ended. The page shows the resumed run."""
         resumes = what == _RESUMED
         run = self._prepared(
-            world,
-            f"{self._session.name}-{what}",
-            settings,
-            arguments,
-            folder=self._session.folder.compared.path if resumes else None,
-            engine=self._engine,
-            resumes=resumes,
+            world, f"{self._session.name}-{what}", settings, arguments, engine=self._engine, resumes=resumes
         )
         try:
             report = run.run(ProgressListener(self._listener))
             if report.verdict == "interrupted":
                 raise KeyboardInterrupt
-            return read_observed(run.folder.path), Ending(verdict=report.verdict, cause=report.cause)
+            observed = read_observed(run.folder.path)
+            if resumes:
+                self._session.folder.keep_compared(run.folder)
+            return observed, Ending(verdict=report.verdict, cause=report.cause)
         finally:
-            if not resumes and run.folder.files.exists():
+            if run.folder.files.exists():
                 delete(run.folder)
 
     def _prepared(

@@ -57,7 +57,7 @@ class Watched:
     awaits_input: bool = True
     optimizer: Any = None  # a weak reference to the last one
     stepping: int = 0  # the id of the one whose step is running
-    by_hand: UpdatedByHand | None = None
+    by_hand: UpdatedByHand | None = None  # until there is an optimizer
 
 
 def install() -> None:
@@ -132,9 +132,12 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     yield
     watched.backwards += 1
     watched.awaits_input = True
-    if watched.by_hand is None and not tracked.optimizers.made:
-        watched.by_hand = UpdatedByHand()
-    if watched.by_hand is not None:
+    if tracked.optimizers.made:
+        if watched.by_hand is not None:  # what came before the optimizer was made was no training
+            watched.by_hand, watched.steps = None, 0
+        return
+    watched.by_hand = watched.by_hand or UpdatedByHand()
+    if watched.by_hand.param_groups[0]["params"]:
         _before_step(context, watched.by_hand)
         _after_step(context, watched.by_hand)
 
@@ -188,7 +191,7 @@ def _note(context: RankContext, watched: Watched, optimizer: Any, when: When) ->
         HeldState(
             moment=when,
             step=watched.steps,
-            optimizer=tracked.optimizers.number(optimizer),
+            optimizer=-1 if optimizer is watched.by_hand else tracked.optimizers.number(optimizer),
             table=watched.table,
             sketches=tuple(sketch(context, value) for _, value in found),
             groups=tuple(_settings(group) for group in optimizer.param_groups),

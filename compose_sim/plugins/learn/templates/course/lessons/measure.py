@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _TOKEN = os.environ.pop("COMPOSESIM_LESSON", "")  # only numbers that are printed with it count
+_MUCH = 1e9
 
 
 def report(**numbers: float) -> None:
@@ -16,16 +17,14 @@ def report(**numbers: float) -> None:
     print(json.dumps({**numbers, "token": _TOKEN}), flush=True)
 
 
-def difference(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def difference(pairs: Iterable[tuple[torch.Tensor | None, torch.Tensor]]) -> float:
     """Return the largest difference between elements of tensors and of those wanted; what is no number differs by much."""
     most = 0.0
     for mine, wanted in pairs:
-        differs = (
-            (mine - wanted).abs().nan_to_num(nan=1e9, posinf=1e9)
-            if mine.shape == wanted.shape
-            else mine.new_tensor(1e9)
-        )
-        most = max(most, differs.max().item())
+        if mine is None or mine.shape != wanted.shape:
+            return _MUCH
+        differs = (mine.double() - wanted.double()).abs().nan_to_num(nan=_MUCH, posinf=_MUCH)
+        most = max(most, differs.max().item() if differs.numel() else 0.0)
     return most
 
 
