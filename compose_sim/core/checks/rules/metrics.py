@@ -190,8 +190,8 @@ def _own_inputs(observed: Observed, printed: Sequence[MetricLine]) -> Result | N
     is_rare = 2 * len(found) <= sum(1 for _ in rank.of(OptimizerStep))  # no rollouts, and no teacher
     if line is None or len(found) < _MIN_EVALUATIONS or not is_rare:
         return None
-    own = [each.by_rank[rank.rank] for each in found]
-    if any(_exchanges_after(rank, each.index) for each in own):
+    own, of_others = [each.by_rank[rank.rank] for each in found], _written(observed, rank)
+    if any(_exchanges_after(rank, each.index, of_others) for each in own):
         return None
     return warned(
         f"rank {rank.rank} reports {line.text!r}, and nothing is exchanged after each of {len(own)} evaluations, in which every rank "
@@ -209,14 +209,18 @@ def _is_divided(found: RanksEvaluated, size: int) -> bool:
     return trained and len({one.inputs for one in each if one.inputs}) == len(found.by_rank) == size
 
 
-def _exchanges_after(rank: RankObserved, index: int) -> bool:
-    """Return whether a rank exchanges anything after this record and before it goes on training."""
+def _exchanges_after(rank: RankObserved, index: int, of_others: Collection[str]) -> bool:
+    """Return whether a rank exchanges anything, also by files, after this record and before it goes on training."""
     for each in rank.records[index + 1 :]:
         if isinstance(each, (OptimizerStep, ScriptEnd)):
             return False
-        if _exchanges(each):
+        if _exchanges(each) or _reads_one(each, of_others):
             return True
     return False
+
+
+def _reads_one(each: Record, of_others: Collection[str]) -> bool:
+    return isinstance(each, FileUse) and each.op == "read" and each.path in of_others
 
 
 def _written(observed: Observed, rank: RankObserved) -> set[str]:
@@ -236,7 +240,7 @@ def _evaluations(rank: RankObserved, of_others: Collection[str] = ()) -> Iterato
     exchanged: dict[int, bool] = {}  # loader -> whether ranks exchanged anything since the epoch began
     counted = _counted(rank)
     for each in rank.records:
-        if _exchanges(each) or (isinstance(each, FileUse) and each.op == "read" and each.path in of_others):
+        if _exchanges(each) or _reads_one(each, of_others):
             exchanged = dict.fromkeys(exchanged, True)
         elif isinstance(each, EpochProgress) and each.phase == "begun":
             begun[each.loader] = each

@@ -116,6 +116,7 @@ def test_a_number_that_may_be_a_mean_over_unequal_counts_is_said_not_to_be_judge
         ({"inputs": "same"}, PASSED),
         ({"held": False}, PASSED),  # a teacher
         ({"exchanged": [collective("all_reduce", 2, values=(3.0, 8.0))]}, PASSED),
+        ({"exchanged": [FileUse("write", "/work/part"), FileUse("read", "/work/part")]}, PASSED),
         ({"steps": 1}, PASSED),  # at every step, as in a rollout
     ],
 )
