@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.devices_and_files import FileUse
@@ -28,7 +29,7 @@ _FIXES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Moves:
     """What the interrupted run saved, and what the resumed run loaded before its first step."""
 
@@ -48,25 +49,25 @@ class Moves:
     @property
     def loaded_at(self) -> Place | None:
         """The line that reads the checkpoint."""
-        moved = next(
-            (each.at for each in self.resumed.of(StateMoved) if each.loaded and each.step == 0 and each.at), None
-        )
-        return moved or next((each.at for each in self.read_files() if each.at), None) or self.saved_at
+        moved = [each for each in self.resumed.of(StateMoved) if each.loaded and each.step == 0]
+        own = [each for each in moved if each.path in self._written]  # not those of pretrained weights
+        places = [*(each.at for each in own), *(each.at for each in self.read_files()), *(each.at for each in moved)]
+        return next((at for at in places if at), None) or self.saved_at
 
     @property
     def saved_at(self) -> Place | None:
         """The line that writes it."""
         return self.checkpoint.at if self.checkpoint else None
 
+    @cached_property
+    def _written(self) -> set[str]:
+        uses = (each for each in self.interrupted.of(FileUse) if each.op != "read")
+        saved = (each for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded)
+        return {path for each in uses for path in (each.path, each.to) if path} | {each.path for each in saved}
+
     def read_files(self) -> list[FileUse]:
         """Return the reads of files that the interrupted run wrote."""
-        written = {
-            path for each in self.interrupted.of(FileUse) if each.op != "read" for path in (each.path, each.to) if path
-        }
-        written |= {
-            each.path for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded
-        }
-        return [each for each in self.resumed.of(FileUse) if each.op == "read" and each.path in written]
+        return [each for each in self.resumed.of(FileUse) if each.op == "read" and each.path in self._written]
 
     def restored(self, rank: int, states: Mapping[str, int]) -> set[str]:
         """Return the generators that this rank had in one of these states before its first step: what it draws next may be shifted."""

@@ -175,6 +175,14 @@ def test_only_the_ranks_concerned_are_named() -> None:
     assert (found.findings[0].missing, found.findings[0].ranks) == ("sampler-rank", (1,))
 
 
+def test_the_line_that_reads_the_checkpoint_is_named_and_not_that_of_pretrained_weights() -> None:
+    pretrained = StateMoved("module", loaded=True, path="/elsewhere/base.pt", at=("train.py", 2))
+    read = StateMoved("file", loaded=True, path=f"/run/step-{SAVED}.pt", names=("model",), at=("train.py", 3))
+    resumed = observed(SAVED, STEPS, of_rank_0("batches"), pretrained, read)
+
+    assert judged(resumed=resumed).findings[0].at == ("train.py", 3)
+
+
 def test_what_follows_is_not_listed() -> None:
     def diverging(found: HeldState, step: int, _: int) -> HeldState:
         if step == SAVED:
