@@ -84,8 +84,11 @@ class FaultController:
         self._thread.join()
         self._take_requests()
         while self._queue:
-            request, _, file = self._queue.popleft()
-            self._refuse(request, EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}"))
+            request, intervention, file = self._queue.popleft()
+            if file or not isinstance(intervention, DumpRanks):  # nobody waits for what the time limit asks any more
+                self._refuse(
+                    request, EngineError("the run is ending", hint=f"composesim report --run {self._plan.run}")
+                )
             self._acknowledge(file)
         if self._active:
             with suppress(ComposesimError):

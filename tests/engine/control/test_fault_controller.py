@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events.events import Event, parse_event
-from compose_sim.core.faults.commands import Fault, Heal, Intervention, Scale
+from compose_sim.core.faults.commands import DumpRanks, Fault, Heal, Intervention, Scale
 from compose_sim.core.faults.kind import Action, Start
 from compose_sim.core.plan.model import Plan
 from compose_sim.engine.control.fault_controller import FaultController
@@ -96,6 +96,17 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench) -> Non
 
     assert (run.events(), run.running(), run.absent()) == ([("refused", "r", "")] * 5, ["node-0"], [])
     run.controller.close()
+
+
+def test_a_run_that_ends_refuses_what_the_user_waits_for_and_not_its_own_question(bench: Bench) -> None:
+    run = started(bench, WAITS)
+    run.controller.cancel()
+    run.controller.submit("time-limit-1", DumpRanks())
+    run.controller.submit("fault-1", Fault(kind="stop", nodes=("node-0",)))
+
+    run.controller.close()
+
+    assert run.events() == [("refused", "fault-1", "")]
 
 
 def test_nodes_leave_and_come_by_scaling(bench: Bench) -> None:
