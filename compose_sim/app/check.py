@@ -177,19 +177,18 @@ class CheckedRun:
             return replace(case, why_no_single=why)
         self._listener.progress("Replaying the first steps at world size 1.")
         single, why = self._replay("single")
-        found = found_of_run(case.observed, single) if single else None
-        if found:
-            self._left = files_made(case.observed)
-            self._copy = self._copy_without(self._left)
-        if found and self._copy:
+        made = files_made(case.observed)
+        found = found_of_run(made, single) if single else None
+        if found and (copy := self._copy_without(made)):
             self._listener.progress(
                 f"World size 1 read {found.path}, which the run wrote: again, in a copy without it."
             )
+            self._copy = copy
             again, why_not = self._replay("single")
             if again and steps_of(again):
-                single, why = again, why_not
+                single, why, self._left = again, why_not, made
             else:  # the script needs what a copy lacks
-                self._left, self._copy = frozenset(), None
+                self._copy = None
         if single and not why and (read := why_no_step(single)):
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."

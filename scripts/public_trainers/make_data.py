@@ -188,10 +188,8 @@ def picotron(folder: Path) -> None:
     }
     values["training"] |= {"total_train_steps": 2, "seq_length": 16, "micro_batch_size": 2, "num_samples": 64}
     values["dataset"]["name"] = str(folder / "texts")
-    values["environment"] |= {
-        "FLASH_ATTEN": "0",
-        "HF_TOKEN": "none",
-    }  # the data is local, but train.py asks for a token
+    # The data is local, but train.py asks for a token.
+    values["environment"] |= {"FLASH_ATTEN": "0", "HF_TOKEN": "none"}
     (folder / "picotron.json").write_text(json.dumps(values))
     weights = Path("hf_model_safetensors")
     weights.mkdir(exist_ok=True)

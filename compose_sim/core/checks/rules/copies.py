@@ -216,9 +216,10 @@ def left_behind(case: Case) -> Result | None:
 def _stays_the_same(one: RanksEvaluated, ranks: Sequence[int], evaluated: Sequence[RanksEvaluated]) -> bool:
     """Return whether these ranks hold the same weights each time that the model is evaluated there, also before the first step."""
     kind = (one.first.type, one.first.at, one.first.rows)
-    times = [each.held("parameter") for each in evaluated if (each.first.type, each.first.at, each.first.rows) == kind]
-    is_early = any(each.first.steps == 0 for each in evaluated if (each.first.type, each.first.at) == kind[:2])
-    return len(times) > 1 and is_early and all(each.get(rank) == times[0].get(rank) for each in times for rank in ranks)
+    same = [each for each in evaluated if (each.first.type, each.first.at, each.first.rows) == kind]
+    first, *later = [each.held("parameter") for each in same]
+    is_early = bool(later) and any(each.first.steps == 0 for each in same)
+    return is_early and all(each.get(rank) == first.get(rank) for each in later for rank in ranks)
 
 
 def helper_apart(case: Case) -> Result | None:

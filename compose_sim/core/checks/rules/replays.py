@@ -381,13 +381,12 @@ def files_made(observed: Observed) -> frozenset[str]:
     return frozenset(path for path, t in written.items() if read.get(path, t) >= t)
 
 
-def found_of_run(observed: Observed, replay: Observed) -> FileUse | None:
-    """Return where a replay first reads a checkpoint that only the run before it has made; None if it reads none."""
-    left, own = files_made(observed), set[str]()
+def found_of_run(left: frozenset[str], replay: Observed) -> FileUse | None:
+    """Return where a replay first reads a checkpoint that the run has left, and not the replay itself; None if it reads none."""
     for each in replay.of(FileUse):
         if each.op in _WRITES:
-            own |= {each.path, each.to or each.path}
-        elif each.op == "read" and each.path in left - own and each.path.endswith(CHECKPOINT_ENDINGS):
+            left -= {each.path, each.to or each.path}
+        elif each.op == "read" and each.path in left and each.path.endswith(CHECKPOINT_ENDINGS):
             return each
     return None
 

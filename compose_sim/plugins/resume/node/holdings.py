@@ -52,7 +52,7 @@ class Holdings:
         nn: Any = sys.modules["torch"].nn
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
         living = gc.get_objects()
-        modules = [each for each in living if _is_module(each, nn)]
+        modules = modules_among(living, nn)
         inner = {id(child) for each in modules for child in each.children()}
         roots = [each for each in modules if id(each) not in inner]
         self._models = [weakref.ref(each) for each in roots if any(id(p) in own for p in each.parameters())]
@@ -122,9 +122,9 @@ class Holdings:
                 yield from ((f"{type(each).__name__}.{name}", value) for name, value in [*held.items()])
 
 
-def living_modules(nn: Any) -> list[Any]:
-    """Return the modules that exist."""
-    return [each for each in gc.get_objects() if _is_module(each, nn)]
+def modules_among(living: list[Any], nn: Any) -> list[Any]:
+    """Return the modules among objects; `nn` is torch.nn."""
+    return [each for each in living if _is_module(each, nn)]
 
 
 def _entries(value: Any) -> list[tuple[str, Any]]:

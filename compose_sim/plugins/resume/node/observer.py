@@ -5,6 +5,7 @@ A step is one that follows a backward pass: libraries make empty steps to let an
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -22,7 +23,7 @@ from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
-from .holdings import Holdings, living_modules, sketch
+from .holdings import Holdings, modules_among, sketch
 from .randoms import random_states
 
 SETTINGS = "COMPOSESIM_RESUME"  # a variable: JSON, see `compose_sim/plugins/resume/core/options.py`
@@ -36,8 +37,8 @@ class UpdatedByHand:
     """Stands for the optimizer of a script that makes none of torch's: each backward pass is a step of all trained parameters."""
 
     def __init__(self) -> None:
-        nn: Any = sys.modules["torch"].nn
-        held = {id(each): each for module in living_modules(nn) for each in module.parameters() if each.requires_grad}
+        models = modules_among(gc.get_objects(), sys.modules["torch"].nn)
+        held = {id(each): each for model in models for each in model.parameters() if each.requires_grad}
         self.param_groups, self.state = [{"params": [*held.values()]}], dict[Any, Any]()
 
 

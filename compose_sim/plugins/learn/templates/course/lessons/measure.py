@@ -42,9 +42,8 @@ class Traffic(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return (
-            False  # to skip it, torch would import it first, which takes as long as the rest; nothing is compiled here
-        )
+        # To skip it, torch would import it first, which takes as long as the rest; nothing is compiled here.
+        return False
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         namespace, _, name = function.name().partition("::")
