@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from compose_sim.errors import OutOfTimeError
+from compose_sim.node.shared.frames import ignores_errors
 
 JUDGING_S = (
     60.0  # of CPU, of which a busy machine takes nothing; 40,000 failures take 10 s, and ordinary runs less than one
@@ -45,10 +45,9 @@ def judging_time(seconds: float = JUDGING_S, *, then: float = _NEXT_S) -> Iterat
 
 
 def _drops_errors(frame: FrameType | None) -> bool:
-    """Whether the frame lies below a finalizer or a callback of the garbage collector, where Python prints an error and goes on."""
-    callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
+    """Whether Python would print the error and go on, because a caller ignores errors."""
     while frame is not None:
-        if frame.f_code in callbacks or frame.f_code.co_name == "__del__":
+        if ignores_errors(frame.f_code):
             return True
         frame = frame.f_back
     return False

@@ -19,10 +19,9 @@ from typing import Any
 
 from ..shared.event_log import EventLog
 from ..shared.fault_note import SIGNAL, RankAction, file_of, taken
-from ..shared.frames import OUR_FOLDER, is_user_code
+from ..shared.frames import OUR_FOLDER, ignores_errors, is_user_code
 
 _PASS_THROUGH = {"sleep"}  # the observers' own time.sleep, in which a script may spend hours
-_SWALLOW = {"__del__", "_remove"}  # Python prints and ignores exceptions that are raised in these
 _POLL_SECONDS = 0.1
 
 _file = Path()
@@ -57,15 +56,15 @@ def _on_signal(_: int, frame: FrameType | None) -> None:
 
 def _caller_of_ours(frame: FrameType | None) -> FrameType | None:
     """
-    Return the frame that called the outermost function of composesim, or a destructor; None if neither is on the stack.
+    Return the frame that called the outermost function of composesim, a destructor or a callback of the garbage collector.
 
-    An exception in these would be swallowed, and a rank that hangs in one would seem to wait for other ranks.
+    None if none is on the stack. An exception in these would be lost, and a rank that hangs in one would seem to wait for others.
     """
     caller = None
     while frame is not None and frame.f_code.co_filename not in _AROUND_SCRIPTS:
         code = frame.f_code
         is_ours = code.co_filename.startswith(OUR_FOLDER) and code.co_name not in _PASS_THROUGH
-        if is_ours or code.co_name in _SWALLOW:
+        if is_ours or ignores_errors(code):
             caller = frame.f_back
         frame = frame.f_back
     return caller

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import sysconfig
 import traceback
 from pathlib import Path
+from types import CodeType
 
 OUR_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
 _PLUG_INS = str(Path(__file__).resolve().parents[2] / "plugins") + os.sep  # their templates are scripts of the user
@@ -16,6 +18,7 @@ _NOT_THE_USERS = (
     *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     "<",  # <frozen runpy>, <string>
 )
+_IGNORES_ERRORS = {"__del__", "_remove", "remove"}  # destructors, and the callbacks of weakref's collections
 _LIBRARIES = ("/site-packages/", "/dist-packages/")  # of other installations
 
 
@@ -30,6 +33,11 @@ def is_ours(file: str) -> bool:
 def is_user_code(file: str) -> bool:
     """Return whether a file is the user's code, and not part of Python, a library or composesim."""
     return not (file.startswith(_NOT_THE_USERS) or is_ours(file) or any(part in file for part in _LIBRARIES))
+
+
+def ignores_errors(code: CodeType) -> bool:
+    """Return whether Python prints and ignores an exception in this: a destructor or a callback of the garbage collector."""
+    return code.co_name in _IGNORES_ERRORS or any(code is getattr(each, "__code__", None) for each in gc.callbacks)
 
 
 def message_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""A fault that arrives while composesim's own code runs happens in the script's code, and is not lost."""
+"""A fault that arrives in composesim's own code, or where Python ignores errors, happens in the script's code, and is not lost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.builders import ROOT
 
-# The signal arrives while an iterator of ours comes to its end.
-SCRIPT = """
-import os, signal, sys
+BEGIN = """
+import gc, os, signal, sys, weakref
 from pathlib import Path
 from compose_sim.node.rank import fault_handler
 from compose_sim.node.shared import fault_note
@@ -21,6 +22,14 @@ fault_handler.install(log)
 note = fault_note.file_of(log, os.getpid())
 note.parent.mkdir()
 note.write_text('{"action": "raise", "id": "fault-0"}')
+"""
+END = """
+try:
+    print(script())
+except fault_handler.InjectedFault as error:
+    print(error, error.__traceback__.tb_next.tb_frame.f_code.co_name)
+"""
+AT_THE_END_OF_AN_ITERATOR_OF_OURS = """
 source = '''
 class Batches:
     def __iter__(self):
@@ -37,17 +46,53 @@ def script():
     for _ in ours["Batches"]():
         pass
     return "went on"
+"""
+IN_A_CALLBACK_OF_THE_GARBAGE_COLLECTOR = """
+def collected(phase, info):
+    signal.raise_signal(fault_note.SIGNAL)
 
-try:
-    print(script())
-except fault_handler.InjectedFault as error:
-    print(error, error.__traceback__.tb_next.tb_frame.f_code.co_name)
+def script():
+    gc.callbacks.append(collected)
+    try:
+        gc.collect()
+        return "went on"
+    finally:
+        gc.callbacks.clear()
+"""
+IN_A_DESTRUCTOR = """
+class Held:
+    def __del__(self):
+        signal.raise_signal(fault_note.SIGNAL)
+
+def script():
+    Held()
+    return "went on"
+"""
+IN_A_CALLBACK_OF_A_WEAK_REFERENCE = """
+def remove(_):
+    signal.raise_signal(fault_note.SIGNAL)
+
+def script():
+    held = type("Held", (), {})()
+    reference = weakref.ref(held, remove)
+    del held
+    return "went on"
 """
 
 
-def test_an_exception_at_the_end_of_an_iterator_of_ours_is_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "script",
+    [
+        AT_THE_END_OF_AN_ITERATOR_OF_OURS,
+        IN_A_CALLBACK_OF_THE_GARBAGE_COLLECTOR,
+        IN_A_DESTRUCTOR,
+        IN_A_CALLBACK_OF_A_WEAK_REFERENCE,
+    ],
+    ids=["iterator", "garbage-collector", "destructor", "weak-reference"],
+)
+def test_an_exception_is_raised_where_it_is_not_lost(tmp_path: Path, script: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-c", BEGIN + script + END, tmp_path], capture_output=True, text=True, cwd=ROOT, timeout=60
     )
 
     assert done.stdout == "raised on purpose (fault-0) script\n", done.stderr
