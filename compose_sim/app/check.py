@@ -13,12 +13,12 @@ from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
+from compose_sim.core.checks.repeated_steps import steps_of
 from compose_sim.core.checks.rules.replays import (
     files_made,
     found_of_run,
     needs_alone,
     reason_against,
-    steps_of,
     was_replayed,
 )
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive

@@ -55,6 +55,9 @@ class SteppedModel:
     unfrozen: tuple[str, ...] = ()  # or had without requires_grad
 
 
+BY_HAND = "UpdateByHand"  # the type of the optimizer that stands for an update by the script itself
+
+
 @dataclass(frozen=True)
 class OptimizerStep(Record):
     """An optimizer has stepped."""

@@ -46,7 +46,7 @@ from compose_sim.core.checks.tolerances import (
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import BY_HAND, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
 _MAX_RANKS, _MAX_ROWS = 8, 64
@@ -356,6 +356,8 @@ def scaled(reductions: Sequence[Reduction]) -> Result | None:
     """Find a gradient that is the same multiple of the mean at every step, if nothing else explains the factor."""
     factors = [each.factor for each in reductions if each.factor is not None]
     size, first = len(reductions[0].ranks), reductions[0].step
+    if first.type == BY_HAND:  # the update itself may divide
+        return None
     if len(factors) < max(2, min(MIN_STEPS, len(reductions))) or max(factors) > (1 + ROUNDING_16_BIT) * min(factors):
         return None
     times = median(factors)
@@ -399,7 +401,7 @@ def summed_in_part(optimizer: Optimizer) -> Result | None:
     if not sums or not means or len(sums) + len(means) < len(found[0]):
         return None
     first, these = steps[0][ranks[0]], names_text([optimizer.rows[row].name for row in sums])
-    return (warned if first.type.startswith(ADAPTIVE) else failed)(
+    return (warned if first.type.startswith((*ADAPTIVE, BY_HAND)) else failed)(
         f"at each of {len(steps)} steps the gradients of {these}, measured by the mean of those that {ranks_text(ranks)} "
         f"computed, are {len(ranks)} times those of {format_count(len(means), 'other parameter')}: "
         "they are added but not divided",

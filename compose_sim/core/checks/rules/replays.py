@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from compose_sim.core.checks import (
@@ -17,10 +16,18 @@ from compose_sim.core.checks import (
     warned,
     why_no_step,
 )
+from compose_sim.core.checks.repeated_steps import (
+    beyond_tolerance,
+    comparable,
+    constant_factor,
+    explained,
+    has_gradient,
+    steps_of,
+    tolerance_of,
+)
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.sketches import optimizers
-from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
@@ -88,6 +95,8 @@ def matches_single(case: Case) -> Result:
     factor = constant_factor(steps, case)
     if factor is not None:
         reason = explained(factor)
+        if factor.is_by_hand:
+            return not_applicable(reason)
         if reason:
             return not_applicable(f"{reason}, so one rank with {case.observed.world_size} of them differs")
         text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
@@ -183,6 +192,8 @@ def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
         )
     if any(step.by_value for step in steps):
         return not_applicable("gradients are clipped by value, so means cannot be compared")
+    if factor is not None and (why := explained(factor)):
+        return not_applicable(why)
     if factor is not None:
         text = f"each rank alone has gradients {factor.value:.3g} times those of {case.observed.world_size} ranks"
         return failed(text, fix=_FIX_SCALE, at=step_place(case))
@@ -265,15 +276,6 @@ def _worst(steps: Sequence[ReplayedStep]) -> str:
 
 _MAX_RANKS_ALONE = 8
 _OUTSIDE = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
-    """The factor by which all gradients at world size 1 are too large, the same at every step."""
-
-    value: float
-    optimizer: int
-    step: ReplayedStep  # the first of them
 
 
 def reason_against(observed: Observed) -> str:
@@ -359,11 +361,6 @@ def hooks(observed: Observed) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name != "allreduce_hook"))
 
 
-def steps_of(replay: Observed | None) -> list[ReplayedStep]:
-    """Return all repeated steps that were compared."""
-    return [] if replay is None else list(replay.of(ReplayedStep))
-
-
 def was_replayed(replay: Observed) -> bool:
     """Return whether a run at world size 1 came as far as the recorded steps."""
     return any(replay.of(ReplayedStep, ReplayEnd))
@@ -396,73 +393,6 @@ def why_not_joined(replay: Observed | None) -> str:
     return next((step.why_not for step in steps_of(replay) if step.why_not), "")
 
 
-def comparable(steps: Sequence[ReplayedStep]) -> list[ReplayedStep]:
-    """Return the steps that mean something: batches were joined, and gradients are finite and not all zero."""
-    return [step for step in steps if not step.why_not and _has_gradient(step)]
-
-
-def _has_gradient(step: ReplayedStep) -> bool:
-    return step.finite and not step.vanished and bool(step.cosine)
-
-
-def tolerance_of(step: ReplayedStep, case: Case) -> float:
-    """Return how far a step may differ: the user's tolerance, or more if numbers are computed with fewer digits."""
-    return case.tolerance * BY_PRECISION[step.precision]
-
-
-def beyond_tolerance(steps: Sequence[ReplayedStep], case: Case) -> list[ReplayedStep]:
-    """Return the steps that differ by more than the tolerance."""
-    return [step for step in steps if (step.difference or 0.0) > tolerance_of(step, case)]
-
-
-def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
-    """Return the factor between both runs if it is the same for all gradients of an optimizer at every step, and is not 1."""
-    for own in _by_optimizer(steps):
-        ratios = [step.ratio or 0.0 for step in own]
-        if min(ratios) <= 0:
-            continue
-        slack = max(tolerance_of(step, case) for step in own)
-        same = all((step.cosine or 0.0) > min(PARALLEL, 1.0 - slack / 5) for step in own)
-        even = max(ratios) / min(ratios) < 1.0 + ROUNDING_16_BIT + slack
-        value = median(ratios)
-        if same and even and abs(value - 1.0) > max(0.05, 3 * slack):
-            return Factor(value=value, optimizer=own[0].optimizer, step=own[0])
-    return None
-
-
-def factor_in_noise(steps: Sequence[ReplayedStep], world_size: int) -> Factor | None:
-    """Return the factor if dropout or BatchNorm blurs each step: then only a factor equal to the world size can be detected."""
-    if world_size < 3 or len(steps) < 3:
-        return None
-    for own in _by_optimizer(steps):
-        if len(own) < 3 or median(step.cosine or 0.0 for step in own) < 0.8:
-            continue
-        value = median(step.ratio or 0.0 for step in own)
-        if any(0.85 < value / goal < 1.15 for goal in (float(world_size), 1.0 / world_size)):
-            return Factor(value=value, optimizer=own[0].optimizer, step=own[0])
-    return None
-
-
-def _by_optimizer(steps: Sequence[ReplayedStep]) -> list[list[ReplayedStep]]:
-    """Return the steps of each optimizer, without those whose gradients were clipped by value."""
-    found: dict[int, list[ReplayedStep]] = {}
-    for step in steps:
-        if not step.by_value:
-            found.setdefault(step.optimizer, []).append(step)
-    return [found[optimizer] for optimizer in sorted(found)]
-
-
-def explained(factor: Factor) -> str:
-    """Return why a factor is no error of the ranks: the loss is a sum divided by the fixed batch size of one rank."""
-    size, several = float(factor.step.batch_size), factor.step.batches_per_step
-    if factor.value < 1 or not size:
-        return ""
-    if size == 1:
-        return "the loss may be a sum over batches of one sample, which is their mean"
-    found = [each for each in factor.step.divisors if min(abs(each - size), abs(each - size * several)) < WHOLE_NUMBER]
-    return f"the loss is a sum divided by {found[0]:g}, the size of one rank's batch" if found else ""
-
-
 def needs_alone(case: Case) -> bool:
     """Return whether to repeat each rank's batches alone: with all of them together, the steps differ for no simple reason."""
     world_size = case.observed.world_size
@@ -480,7 +410,7 @@ def alone_steps(case: Case) -> list[ReplayedStep]:
     last = max(case.alone, default=None)
     if last is None or len(case.alone) < case.observed.world_size:
         return []
-    return [step for step in steps_of(case.alone[last]) if _has_gradient(step)]
+    return [step for step in steps_of(case.alone[last]) if has_gradient(step)]
 
 
 def step_place(case: Case) -> Place | None:

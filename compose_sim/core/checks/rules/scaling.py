@@ -8,22 +8,19 @@ from itertools import pairwise
 from math import log2, sqrt
 
 from compose_sim.core.checks import FAILED, Case, Result, check, failed, not_applicable, passed, warned, where
-from compose_sim.core.checks.rules.gradients import ADAPTIVE
-from compose_sim.core.checks.rules.loaders import loaders, training_loaders
-from compose_sim.core.checks.rules.replays import (
+from compose_sim.core.checks.repeated_steps import (
     Factor,
-    alone_steps,
     beyond_tolerance,
     comparable,
     constant_factor,
     explained,
     factor_in_noise,
-    noise,
-    step_place,
+    is_by_hand,
     steps_of,
-    why_not,
-    why_not_joined,
 )
+from compose_sim.core.checks.rules.gradients import ADAPTIVE
+from compose_sim.core.checks.rules.loaders import loaders, training_loaders
+from compose_sim.core.checks.rules.replays import alone_steps, noise, step_place, why_not, why_not_joined
 from compose_sim.core.checks.sketches import optimizers, scaled_apart
 from compose_sim.core.checks.source import NORM_OF_SHARDS, find_hints
 from compose_sim.core.checks.tolerances import (
@@ -38,7 +35,7 @@ from compose_sim.core.checks.tolerances import (
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import BY_HAND, OptimizerStep
 from compose_sim.node.records.precautions import Clip, ShardScaling
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
@@ -185,7 +182,8 @@ def loss_scale(case: Case) -> Result:
         return failed(rate, fix=fix, at=step_place(case))
     steps = comparable(steps_of(case.single))
     blurred = noise(case.observed)
-    factor = factor_in_noise(steps, world_size) if blurred else constant_factor(steps, case)
+    in_noise = factor_in_noise(steps, world_size) if blurred and not is_by_hand(case) else None
+    factor = in_noise if blurred else constant_factor(steps, case)
     if factor is None and not blurred:
         factor = constant_factor(alone_steps(case), case)
     if factor is not None:
@@ -233,7 +231,7 @@ def _never_divided(case: Case) -> Result | None:
     for step, total in _added_up(case):
         own = [each.fetched for each in steps if each.optimizer == step.optimizer]
         batches = {later - earlier for earlier, later in pairwise(own)}
-        is_adaptive = step.type.startswith(ADAPTIVE)  # it undoes a factor
+        is_adaptive = step.type.startswith((*ADAPTIVE, BY_HAND))  # it undoes a factor, or may divide
         if abs(total - step.backwards) < LOSS_FACTOR and batches == {step.backwards} and not is_adaptive:
             return warned(
                 f"each step adds up {step.backwards} backward passes, each of the mean over a batch, and nothing divides by "

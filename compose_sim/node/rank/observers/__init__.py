@@ -11,6 +11,7 @@ cost microseconds: all observers together take 0.2–0.5 ms of CPU per step (`py
 from __future__ import annotations
 
 from ...shared import plug_ins
+from ..torch_hooks import updates_by_hand
 from . import (
     checkpoints,
     clipping,
@@ -39,6 +40,7 @@ from . import (
 )
 
 OBSERVERS = (
+    updates_by_hand,  # first: what it ends, the others note
     models,
     gradients,
     timings,

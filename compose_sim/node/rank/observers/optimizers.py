@@ -12,9 +12,9 @@ from typing import Any, Callable
 
 from ...records.models import OptimizerStep, SteppedModel
 from .. import tracked
-from ..context import RankContext, place
+from ..context import RankContext
 from ..observations import encoded
-from ..torch_hooks import points
+from ..torch_hooks import points, updates_by_hand
 from . import gradients, sketches, states
 from .models import FLUSHED, MAX_NAMES, Model, living, sampled
 
@@ -104,7 +104,7 @@ def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
 def _note_step(context: RankContext, optimizer: Any) -> None:
     stepper = _stepper(context, optimizer)
     stepper.steps += 1
-    closely = sampled(context, stepper.steps)
+    closely, at = sampled(context, stepper.steps), updates_by_hand.place_of_step(context)
     if closely:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         stepper.models = {
@@ -113,9 +113,9 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
             if any(id(each) in held for each in ddp.module.parameters())
         }
         more = _look_closely(context, optimizer, stepper)
-        context.note(OptimizerStep(context.steps, stepper.index, stepper.steps, place(), **more))
+        context.note(OptimizerStep(context.steps, stepper.index, stepper.steps, at, **more))
     elif stepper.steps <= _MAX_NOTED or stepper.steps % 100 == 0:
-        fields = f'"step":{context.steps},"optimizer":{stepper.index},"nth":{stepper.steps},"at":{encoded(place())}'
+        fields = f'"step":{context.steps},"optimizer":{stepper.index},"nth":{stepper.steps},"at":{encoded(at)}'
         context.observations.note_often(OptimizerStep, fields)
     stepper.seen = {index: (model.forwards, model.synchronized) for index, model in stepper.models.items()}
     stepper.backwards = _backwards(context)

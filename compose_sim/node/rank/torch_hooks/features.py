@@ -55,6 +55,7 @@ WITHOUT = {
     "running_statistics": "running statistics are not recorded",
     "sketches": "sketches of gradients are not recorded",
     "states": "parameters are not recorded",
+    "updates_by_hand": "updates without an optimizer are not followed",
     "timings": "backward passes are not timed",
 }
 _PARENTS = ("observers", "emulate", "torch_hooks", "agent", "faults")

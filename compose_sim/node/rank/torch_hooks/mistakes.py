@@ -43,7 +43,10 @@ def _is_odd(context: RankContext) -> bool:
 def _other_rate(context: RankContext, optimizer: Any, *_: Any) -> None:
     """Double the learning rate on one rank."""
     if _is_odd(context) and not context.memory.get(_DONE):
-        for group in optimizer.param_groups:
+        rated = [group for group in optimizer.param_groups if "lr" in group]
+        if not rated:
+            return
+        for group in rated:
             group["lr"] = group["lr"] * 2
         _planted(context)
 

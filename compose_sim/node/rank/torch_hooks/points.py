@@ -262,7 +262,7 @@ class Hook:
         self._module, self._register, self._when_compiled = module, register, when_compiled
         self._subscriptions: list[Callable[..., Any]] = []
         self._is_registered = False
-        self._run: Callable[..., Any] = self._call
+        self._run: Callable[..., Any] = self.call
 
     def subscribe(self, function: Callable[..., Any], *, first: bool = False) -> None:
         """Call `function(context, …)` with what torch passes to the hook, before others if `first`; what it returns goes to torch."""
@@ -283,9 +283,10 @@ class Hook:
 
     def _after_dynamo(self, _: ModuleType) -> None:
         # Compiled code must call the subscribers each time, not the compiler once.
-        self._run = sys.modules["torch"].compiler.disable(self._call)
+        self._run = sys.modules["torch"].compiler.disable(self.call)
 
-    def _call(self, *given: Any) -> Any:
+    def call(self, *given: Any) -> Any:
+        """Call the subscribers, as torch does."""
         context, returned = here(), None
         if context is not None:
             for function in self._subscriptions:

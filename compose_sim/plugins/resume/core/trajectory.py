@@ -95,8 +95,6 @@ def _trajectory(rank: RankObserved) -> Trajectory:
             random=each.random or {},
             at=each.at,
         )
-        if each.moment == "step" and each.step == 0:
-            states.clear()  # of backward passes before there was an optimizer
         if each.moment == "step" and each.step == len(states):
             states.append(state)
         elif each.moment != "step" and last is None:

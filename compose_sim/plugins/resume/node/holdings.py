@@ -18,6 +18,8 @@ from ....node.rank.context import RankContext
 from ....node.rank.observers.models import clean
 from ....node.rank.observers.samples import bytes_of
 from ....node.rank.observers.sketches import sums_of
+from ....node.rank.torch_hooks.updates_by_hand import is_module, modules_among
+from ....node.records.models import BY_HAND
 from ....node.records.resumption import HeldTensor, TensorSketch
 from ....node.shared.frames import is_user_code
 
@@ -49,10 +51,9 @@ class Holdings:
         return few[:: 1 + (len(few) - 1) // _MAX_TENSORS] if few else few
 
     def _search(self, optimizer: Any) -> None:
-        nn: Any = sys.modules["torch"].nn
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
         living = gc.get_objects()
-        modules = modules_among(living, nn)
+        modules = modules_among(living)
         inner = {id(child) for each in modules for child in each.children()}
         roots = [each for each in modules if id(each) not in inner]
         self._models = [weakref.ref(each) for each in roots if any(id(p) in own for p in each.parameters())]
@@ -64,7 +65,7 @@ class Holdings:
             and not any(id(p) in own for p in held)
             and all(tuple(p.shape) in shapes for p in held)
         ]
-        users = (each for each in living if _is_users(type(each)) and not _is_module(each, nn))
+        users = (each for each in living if _is_users(type(each)) and not is_module(each))
         self._objects = [weakref.ref(each) for each in users if _has_weak_references(each)]
 
     def _all(self, optimizer: Any) -> Found:
@@ -74,7 +75,7 @@ class Holdings:
             for name, parameter in model.named_parameters():
                 names.setdefault(id(parameter), clean(name))
         yield from _of_optimizer(optimizer, names)
-        if not isinstance(optimizer, sys.modules["torch"].optim.Optimizer):
+        if type(optimizer).__name__ == BY_HAND:
             yield from self._of_users_optimizers({*names})
         for model in models:
             lost = {f"{prefix}{own}" for prefix, own in _not_saved(model)}
@@ -122,20 +123,11 @@ class Holdings:
                 yield from ((f"{type(each).__name__}.{name}", value) for name, value in [*held.items()])
 
 
-def modules_among(living: list[Any], nn: Any) -> list[Any]:
-    """Return the modules among objects; `nn` is torch.nn."""
-    return [each for each in living if _is_module(each, nn)]
-
-
 def _entries(value: Any) -> list[tuple[str, Any]]:
     """Return what a value or a collection holds, with its key in brackets."""
     if type(value) in (list, tuple):
         return [(f"[{number}]", each) for number, each in enumerate(value)]
     return [(f"[{key}]", each) for key, each in value.items()] if type(value) is dict else [("", value)]
-
-
-def _is_module(each: Any, nn: Any) -> bool:
-    return isinstance(type(each), type) and issubclass(type(each), nn.Module)  # not isinstance: it asks proxies
 
 
 def _is_users(kind: type) -> bool:

@@ -5,7 +5,6 @@ A step is one that follows a backward pass: libraries make empty steps to let an
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -20,10 +19,10 @@ from ....node.rank.context import RankContext, place
 from ....node.rank.observers.loaders import iteration_of
 from ....node.rank.observers.optimizers import follow_gradients
 from ....node.rank.observers.samples import rows_of
-from ....node.rank.torch_hooks import features, points
+from ....node.rank.torch_hooks import features, points, updates_by_hand
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
-from .holdings import Holdings, modules_among, sketch
+from .holdings import Holdings, sketch
 from .randoms import random_states
 
 SETTINGS = "COMPOSESIM_RESUME"  # a variable: JSON, see `compose_sim/plugins/resume/core/options.py`
@@ -31,15 +30,6 @@ _STATE = "resume.state"
 _MAX_STEPS = 2000  # that are recorded
 _RECENT = 32  # batches
 _ELEMENTS = 8  # of a batch
-
-
-class UpdatedByHand:
-    """Stands for the optimizer of a script that makes none of torch's: each backward pass is a step of all trained parameters."""
-
-    def __init__(self) -> None:
-        models = modules_among(gc.get_objects(), sys.modules["torch"].nn)
-        held = {id(each): each for model in models for each in model.parameters() if each.requires_grad}
-        self.param_groups, self.state = [{"params": [*held.values()]}], dict[Any, Any]()
 
 
 @dataclass
@@ -58,7 +48,6 @@ class Watched:
     awaits_input: bool = True
     optimizer: Any = None  # a weak reference to the last one
     stepping: int = 0  # the id of the one whose step is running
-    by_hand: UpdatedByHand | None = None  # until there is an optimizer
 
 
 def install() -> None:
@@ -76,6 +65,7 @@ def begin(context: RankContext) -> None:
     points.SCALER_STEPS.subscribe(_scale)
     follow_gradients(_before_step, lambda _: None)
     points.AFTER_STEP.subscribe(_after_step)
+    updates_by_hand.follow(context)
     moves.follow()
     if settings.get("half"):
         interruption.follow_opens(context, context.memory[_STATE])
@@ -133,14 +123,6 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     yield
     watched.backwards += 1
     watched.awaits_input = True
-    if tracked.optimizers.made:
-        if watched.by_hand is not None:  # what came before the optimizer was made was no training
-            watched.by_hand, watched.steps = None, 0
-        return
-    watched.by_hand = watched.by_hand or UpdatedByHand()
-    if watched.by_hand.param_groups[0]["params"]:
-        _before_step(context, watched.by_hand)
-        _after_step(context, watched.by_hand)
 
 
 def _scale(context: RankContext, call: points.TorchCall) -> None:
@@ -192,7 +174,7 @@ def _note(context: RankContext, watched: Watched, optimizer: Any, when: When) ->
         HeldState(
             moment=when,
             step=watched.steps,
-            optimizer=-1 if optimizer is watched.by_hand else tracked.optimizers.number(optimizer),
+            optimizer=tracked.optimizers.number(optimizer),
             table=watched.table,
             sketches=tuple(sketch(context, value) for _, value in found),
             groups=tuple(_settings(group) for group in optimizer.param_groups),
