@@ -21,6 +21,7 @@ from compose_sim.core.checks.rules.replays import (
     reason_against,
     was_replayed,
 )
+from compose_sim.core.checks.rules.updates import are_comparable
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
 from compose_sim.core.checks.source import JUDGED_BY, find_hints, uses_hashes
 from compose_sim.core.events.observations import Observed
@@ -174,7 +175,7 @@ class CheckedRun:
         """
         why = _why_no_replay(case)
         if why:
-            return replace(case, why_no_single=why)
+            return self._replay_update(replace(case, why_no_single=why))
         self._listener.progress("Replaying the first steps at world size 1.")
         single, why = self._replay("single")
         made = files_made(case.observed)
@@ -194,6 +195,8 @@ class CheckedRun:
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
             )
         case = replace(case, single=single, why_no_single=why)
+        if not steps_of(single):
+            return self._replay_update(case)
         alone: dict[int, Observed] = {}
         for rank in sorted(case.observed.ranks) if needs_alone(case) else []:
             self._listener.progress(f"World size 1 differs: replaying the steps with the batches of rank {rank} only.")
@@ -202,6 +205,14 @@ class CheckedRun:
                 break
             alone[rank] = observed
         return replace(case, alone=alone)
+
+    def _replay_update(self, case: Case) -> Case:
+        """Return the case with a replay of what the first step makes of the weights, if its gradients cannot be compared."""
+        if case.verdict != "passed" or not are_comparable(case.observed):
+            return case
+        self._listener.progress("Replaying the first step at world size 1, to compare the weights.")
+        observed, _ = self._replay("weights", COMPOSESIM_REPLAY_WEIGHTS="1")
+        return replace(case, weights=observed)
 
     def _copy_without(self, written: frozenset[str]) -> World | None:
         """Return a copy of the project without what the run wrote; None if that is not possible."""

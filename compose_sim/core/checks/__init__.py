@@ -38,6 +38,7 @@ class Case:
     stalls: tuple[Standing, ...] = ()  # where each rank stood when nothing moved any more (core/verdict/hang.py)
     single: Observed | None = None  # the replay at world size 1, if `check` made one
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
+    weights: Observed | None = None  # another replay at world size 1, which compares weights instead of gradients
     why_no_single: str = ""  # why there is no replay, if that is known
     tolerance: float = 1e-3
     sources: Mapping[str, str] = field(default_factory=dict)  # the text of the user's files, by path

@@ -10,7 +10,8 @@ from compose_sim.core.checks import Case
 from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.models import BY_HAND, OptimizerStep
-from compose_sim.node.records.replays import ReplayedStep
+from compose_sim.node.records.record import Place
+from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +101,21 @@ def explained(factor: Factor) -> str:
         return "the loss may be a sum over batches of one sample, which is their mean"
     found = [each for each in factor.step.divisors if min(abs(each - size), abs(each - size * several)) < WHOLE_NUMBER]
     return f"the loss is a sum divided by {found[0]:g}, the size of one rank's batch" if found else ""
+
+
+def noise(observed: Observed) -> str:
+    """Return why one rank with all batches legitimately computes something else; "" if it should not."""
+    drawing = [step for step in observed.of(RecordedStep) if step.drew]
+    if drawing:
+        drew = ", ".join(sorted({name for step in drawing for name in step.drew}))
+        steps = {step.step for step in observed.of(RecordedStep)} - {step.step for step in drawing}
+        first = 1 + min(step.step for step in drawing)
+        when = f"before step {first} ({drew}), as for a new model" if steps else f"({drew}), as dropout does"
+        return f"the training draws random numbers {when}"
+    local = [name for each in observed.of(RecordedModels) for name in each.batchnorm]
+    return f"BatchNorm ({local[0].removeprefix('module.')}) sees the batch of one rank only" if local else ""
+
+
+def step_place(case: Case) -> Place | None:
+    """Return the line at which the script steps, if that was recorded."""
+    return next((each.at for each in case.observed.of(OptimizerStep) if each.at), None)

@@ -17,6 +17,8 @@ CLIP_FACTOR = 0.05  # factors by which ranks scale their gradients before the me
 RATE_FACTOR = 0.05  # learning rates that were rounded when they were scaled by the world size
 DRIFT = 0.01  # the distance between copies, relative to how far they have moved
 PARALLEL = 0.999  # the least cosine of two gradients that differ by a factor
+SAME_UPDATE = 0.01  # updates of weights: an adaptive step magnifies rounding
+OTHER_UPDATE = 0.1  # updates of weights that no rounding explains
 BY_PRECISION = {"float32": 1.0, "tf32": 10.0, "low": 50.0}  # times the user's tolerance
 
 MIN_STEPS = 3  # steps that must show the same; in one or two, it may be chance

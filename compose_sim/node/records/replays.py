@@ -75,6 +75,26 @@ class ReplayedStep(Record):
 
 
 @dataclass(frozen=True)
+class HeldWeights(Record):
+    """The hashes of the weights that models used before the first recorded step, and after one of them."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    steps: int = 1  # before `after`
+
+
+@dataclass(frozen=True)
+class ReplayedUpdate(Record):
+    """The first recorded step was repeated at world size 1, and what it made of the weights was compared."""
+
+    tensor: str  # the one that differs most
+    difference: float  # of the whole update, relative
+    cosine: float
+    ratio: float  # of the norms, replayed / recorded
+    settings_are_equal: bool  # of the optimizer: learning rate, …
+
+
+@dataclass(frozen=True)
 class ReplayMisaligned(Record):
     """The script takes other steps at world size 1."""
 

@@ -22,11 +22,14 @@ from compose_sim.core.checks.repeated_steps import (
     constant_factor,
     explained,
     has_gradient,
+    noise,
+    step_place,
     steps_of,
     tolerance_of,
 )
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
+from compose_sim.core.checks.rules.updates import judge_update
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
@@ -34,7 +37,6 @@ from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
-from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import (
     RecordedModels,
     RecordedStep,
@@ -72,7 +74,7 @@ def matches_single(case: Case) -> Result:
     """Compare the gradients of the recorded steps on all ranks with those of one rank with the same batches."""
     why = why_not(case)
     if why:
-        return not_applicable(why)
+        return judge_update(case) or not_applicable(why)
     if trains_apart(case.observed):
         return not_applicable(
             "every forward pass before a step ran in no_sync(), so each rank steps with its own gradient"
@@ -336,19 +338,6 @@ def _computes_together(observed: Observed) -> bool:
     return bool(steps) and all(each.in_backward for each in steps) and not apart and not observed.first(UntrackedWait)
 
 
-def noise(observed: Observed) -> str:
-    """Return why one rank with all batches legitimately computes something else; "" if it should not."""
-    drawing = [step for step in observed.of(RecordedStep) if step.drew]
-    if drawing:
-        drew = ", ".join(sorted({name for step in drawing for name in step.drew}))
-        steps = {step.step for step in observed.of(RecordedStep)} - {step.step for step in drawing}
-        first = 1 + min(step.step for step in drawing)
-        when = f"before step {first} ({drew}), as for a new model" if steps else f"({drew}), as dropout does"
-        return f"the training draws random numbers {when}"
-    local = [name for each in observed.of(RecordedModels) for name in each.batchnorm]
-    return f"BatchNorm ({local[0].removeprefix('module.')}) sees the batch of one rank only" if local else ""
-
-
 def trains_apart(observed: Observed) -> bool:
     """Return whether no sampled step was preceded by a reduction, as in local SGD, which averages parameters now and then."""
     models = [model for step in observed.of(OptimizerStep) for model in step.models if model.forwards]
@@ -411,11 +400,6 @@ def alone_steps(case: Case) -> list[ReplayedStep]:
     if last is None or len(case.alone) < case.observed.world_size:
         return []
     return [step for step in steps_of(case.alone[last]) if has_gradient(step)]
-
-
-def step_place(case: Case) -> Place | None:
-    """Return the line at which the script steps, if that was recorded."""
-    return next((each.at for each in case.observed.of(OptimizerStep) if each.at), None)
 
 
 def _last_line(text: str) -> str:

@@ -31,6 +31,7 @@ from compose_sim.core.checks.replica_diff import (
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
 from compose_sim.core.checks.rules.exchanges import exchanges, overwritten, undone
+from compose_sim.core.checks.rules.updates import parted
 from compose_sim.core.checks.rules.wrapping import UNFINISHED
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS
@@ -100,7 +101,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if problem:
         return problem
     if reasons:
-        return not_applicable(reasons[0])
+        return parted(case) or not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
     return passed(_equal_text(case, comparisons))

@@ -16,11 +16,13 @@ from compose_sim.core.checks.repeated_steps import (
     explained,
     factor_in_noise,
     is_by_hand,
+    noise,
+    step_place,
     steps_of,
 )
 from compose_sim.core.checks.rules.gradients import ADAPTIVE
 from compose_sim.core.checks.rules.loaders import loaders, training_loaders
-from compose_sim.core.checks.rules.replays import alone_steps, noise, step_place, why_not, why_not_joined
+from compose_sim.core.checks.rules.replays import alone_steps, why_not, why_not_joined
 from compose_sim.core.checks.sketches import optimizers, scaled_apart
 from compose_sim.core.checks.source import NORM_OF_SHARDS, find_hints
 from compose_sim.core.checks.tolerances import (

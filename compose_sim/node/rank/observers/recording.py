@@ -8,6 +8,7 @@ import traceback
 import weakref
 from typing import Any, Callable
 
+from ...records.models import BY_HAND
 from ...records.replays import RecordingStopped
 from .. import tracked
 from ..context import RankContext, here
@@ -26,6 +27,7 @@ def begin(context: RankContext) -> None:
     follow_gradients(_before_step, lambda context: _call(context, lambda recorder: recorder.closed_over()))
     points.AFTER_STEP.subscribe(_after_step)
     points.MODULE_CALLED.subscribe(_module_called)
+    points.OPTIMIZER_MADE.subscribe(_made)
     points.BACKWARD.subscribe(_backward)
     after_import("torch", lambda _: _start())
 
@@ -69,6 +71,12 @@ def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
             _call(context, lambda recorder: recorder.may_draw())
     _call(context, lambda recorder: recorder.got(call.owner, batch, indices_of(call.owner)))
     _call(context, lambda recorder: recorder.may_draw())
+
+
+def _made(context: RankContext, call: points.TorchCall) -> None:
+    """Forget what models were given before there was an optimizer."""
+    if not tracked.optimizers.made and type(call.owner).__name__ != BY_HAND:
+        _call(context, lambda recorder: recorder.inputs.clear())
 
 
 def _module_called(context: RankContext, module: Any, given: Any) -> None:

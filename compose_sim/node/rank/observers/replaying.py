@@ -7,7 +7,9 @@ import sys
 import traceback
 from typing import Any, Callable
 
+from ...records.models import BY_HAND
 from ...records.replays import ReplayFailed
+from .. import tracked
 from ..context import RankContext, here
 from ..replay import meshes
 from ..torch_hooks import after_import, points
@@ -23,6 +25,7 @@ def begin(context: RankContext) -> None:
         follow_gradients(_before_step, _computes_again)
         points.AFTER_STEP.subscribe(_after_step)
         points.MODULE_CALLED.subscribe(_module_called)
+        points.OPTIMIZER_MADE.subscribe(_made)
         points.BACKWARD.subscribe(_backward)
         points.AUTOCAST_ENTERED.subscribe(_autocast)
         after_import("torch", lambda _: _start())
@@ -70,6 +73,12 @@ def _length(context: RankContext, call: points.TorchCall) -> None:
     length = _call(context, lambda replayer: replayer.length(call.owner, natural))
     if length is not None:
         call.answer(length)
+
+
+def _made(context: RankContext, call: points.TorchCall) -> None:
+    """Forget what models were given before there was an optimizer."""
+    if not tracked.optimizers.made and type(call.owner).__name__ != BY_HAND:
+        _call(context, lambda replayer: replayer.inputs.clear())
 
 
 def _module_called(context: RankContext, module: Any, given: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from .batches import tensors_in
 
 Hashes = dict[str, int]  # by model and position in the call
-_MAX_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 _ODD, _ANOTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 _MODULUS = 1 << 64
 
@@ -37,24 +37,31 @@ class Inputs:
 
     def add(self, module: Any, given: Sequence[Any]) -> bool:
         """Add the inputs of one call, and return True, if this is a call of an outermost model without a batch of a loader."""
-        if self._fetched > self._fetched_at_step:
-            return False
         if module not in self._numbers:
             own = sum(number >= 0 for number in self._numbers.values())
             for part in module.modules():
                 self._numbers.setdefault(part, -1)
             self._numbers[module] = own
-        if self._numbers[module] < 0:
+        if self._numbers[module] < 0 or self._fetched > self._fetched_at_step:
             return False
         for position, tensor in enumerate(tensors_in(given)):
             if tensor.requires_grad:
                 continue  # computed by another model
-            self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= _MAX_ELEMENTS
+            self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= MAX_ELEMENTS
             if self._is_complete:
                 name = f"{self._numbers[module]}.{position}"
                 self._hashes[name] = (self._hashes.get(name, 0) + hash_of(tensor)) % _MODULUS
                 self.rows = max(self.rows, len(tensor) if tensor.ndim else 1)
         return True
+
+    def clear(self) -> None:
+        """Forget what models were given so far."""
+        self._hashes, self._is_complete, self.rows = {}, True, 0
+        self._numbers.clear()
+
+    def models(self) -> list[Any]:
+        """Return the outermost models, in the order of their first calls."""
+        return [model for model, number in sorted(self._numbers.items(), key=lambda each: each[1]) if number >= 0]
 
     def take(self, optimizer: int) -> Hashes:
         """Return the sums since the last step; none if a tensor was too large, or a loader gave this optimizer a batch."""
@@ -76,7 +83,7 @@ def held_by(parameters: Sequence[Any]) -> list[int] | None:
     plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
     return (
         [hash_of(each) for each in parameters]
-        if plain and sum(each.numel() for each in parameters) <= _MAX_ELEMENTS
+        if plain and sum(each.numel() for each in parameters) <= MAX_ELEMENTS
         else None
     )
 

@@ -21,6 +21,7 @@ from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage
+from .weights import Recorded
 from .wrapped_models import computes_low, describe, models_of, names_of_parameters, wrapped_models
 
 STEPS = 20
@@ -46,6 +47,7 @@ class Recorder:
         self.rng_usage = RngUsage()
         self.clipped = Clipped()
         self.inputs = Inputs()
+        self.weights = Recorded(context, self.folder)
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0
@@ -127,7 +129,8 @@ class Recorder:
 
     def called(self, module: Any, given: Any) -> None:
         """Record what an outermost model is given if no loader gave it."""
-        if tracked.optimizers.made and self.inputs.add(module, given):
+        self.weights.after(self.inputs.models())
+        if self.inputs.add(module, given) and tracked.optimizers.made:
             self._keep_initial()
             self.rng_usage.close()
             self.rng_usage.open()
@@ -146,6 +149,8 @@ class Recorder:
         if index not in self._seen:
             self._seen.add(index)
             self._look_around(optimizer)
+        if not self._wraps:
+            self.weights.before(self.inputs.models())
         inputs, rows = self.inputs.take(index), self.inputs.rows
         self._pending = {
             "optimizer": index,

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from ...records.models import BY_HAND
 from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
 from .. import tracked
 from ..context import RankContext
-from . import batches, shards
+from . import batches, shards, weights
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
 from .batches import collated
 from .gradients import (
@@ -68,6 +69,8 @@ class Replayer:
         self._largest = 0.0
         self._now: dict[str, Any] = {}
         self._ended = False
+        self.weights = weights.Repeated(context, self.folder)
+        self._is_moved = False  # by the step whose weights are compared
 
     def set_randomness(self) -> None:
         """Set the random states that rank 0 began with."""
@@ -135,7 +138,10 @@ class Replayer:
 
     def called(self, module: Any, given: Any) -> None:
         """Take note of what a model is given, before its first step from the recorded parameters."""
-        if tracked.optimizers.made and self.inputs.add(module, given):
+        if self._is_moved:
+            self.weights.after(self.inputs.models(), self._now["settings_are_equal"])
+            self.end("the first step has been repeated")
+        if self.inputs.add(module, given) and tracked.optimizers.made:
             self._put_initial()
 
     def _put_initial(self) -> None:
@@ -162,6 +168,9 @@ class Replayer:
             self.context.note(ReplayMisaligned(self._step, self._fetched, recorded["fetched"]))
             self.end("the script takes other steps at world size 1")
         self._compare_inputs(index)
+        if weights.is_on():
+            self._begin_update(optimizer, recorded)
+            return
         ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
         shapes = [one.shape == other.shape for one, other in zip(held, recorded["after"])]
         self._layouts, kept = [], None
@@ -183,6 +192,18 @@ class Replayer:
         self._why_not = ""
         self._before = [shards.copied(each) for each in held] if self._layouts else []
         set_settings(optimizer, recorded["settings"])
+
+    def _begin_update(self, optimizer: Any, recorded: dict[str, Any]) -> None:
+        """Keep the weights before the first step, if it can be compared by what it makes of them."""
+        rows = {step["rows"] for rank in self.record for step in rank.steps[:1]}
+        if len(rows) > 1:
+            self.end(f"ranks had batches of different sizes ({', '.join(map(str, sorted(rows)))})")
+        why = self._why_not or self.weights.before(self.inputs.models())
+        if why:
+            self.end(why)
+        recorded["settings_are_equal"] = (
+            type(optimizer).__name__ != BY_HAND and settings_of(optimizer) == recorded["settings"]
+        )
 
     def _put_together(self, held: list[Any], ours: Any, recorded: dict[str, Any]) -> list[Layout]:
         """Put what ranks hold in parts together, in the record of this step, and return how; nothing if that is not possible."""
@@ -238,6 +259,9 @@ class Replayer:
 
     def after_step(self, optimizer: Any) -> None:
         """Continue from the parameters that the recorded run continued from."""
+        if weights.is_on():
+            self._is_moved = True
+            return
         if self._layouts:
             self._compare_update(optimizer)
         unset_settings(optimizer, self._now)

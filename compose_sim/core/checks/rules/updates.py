@@ -1,0 +1,70 @@
+"""Judge what the first step makes of the weights beside one rank, for scripts whose gradients cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compose_sim.core.checks import Case, Result, passed, ranks_text, warned
+from compose_sim.core.checks.repeated_steps import noise, step_place
+from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
+
+LATER = "only the first step is compared, by what it makes of the weights"
+
+
+def are_comparable(observed: Observed) -> bool:
+    """Return whether all ranks held the same weights before and after the first step, and moved them."""
+    held = [each for rank in observed for each in rank.of(HeldWeights) if each.steps == 1]
+    return (
+        len(held) == observed.world_size > 1
+        and len({(each.before, each.after) for each in held}) == 1
+        and held[0].before != held[0].after
+    )
+
+
+def parted(case: Case) -> Result | None:
+    """Find models that begin equal on all ranks, and are then equal only within several groups of them."""
+    held = {rank.rank: [*rank.of(HeldWeights)] for rank in case.observed}
+    steps = [each for each in zip(*held.values(), strict=False) if len({note.steps for note in each}) == 1]
+    if len(steps) < MIN_STEPS or len({note.before for note in steps[0]}) > 1:
+        return None
+    groups = _alike(steps[0])
+    if len(groups) < 2 or any(len(ranks) < 2 for ranks in groups) or any(_alike(each) != groups for each in steps):
+        return None  # ranks may average them now and then
+    listed = " and ".join(ranks_text(ranks) for ranks in groups)
+    return warned(
+        f"all ranks began with the same weights, but after each of {len(steps)} steps those of {listed} differ, and are equal within "
+        "each group",
+        fix="Reduce gradients over the ranks that hold the same part of different copies as well: print the ranks of each "
+        "`dist.new_group`. If each group trains a model of its own: `--skip params-in-sync`.",
+        at=step_place(case),
+    )
+
+
+def _alike(notes: Sequence[HeldWeights]) -> list[tuple[int, ...]]:
+    """Return the ranks that hold the same weights, group by group."""
+    return sorted(tuple(each.rank for each in notes if each.after == after) for after in {each.after for each in notes})
+
+
+def judge_update(case: Case) -> Result | None:
+    """Compare the update of all ranks with that of one rank; None if that says nothing."""
+    update = case.weights.first(ReplayedUpdate) if case.weights else None
+    if update is None or noise(case.observed):
+        return None
+    if update.difference < SAME_UPDATE:
+        return passed(
+            f"step 1 changes the weights as one rank with the same samples does, within {update.difference:.1e}",
+            unjudged=LATER,
+        )
+    may_be_scaled = update.cosine > PARALLEL and not update.settings_are_equal
+    if update.difference < OTHER_UPDATE or may_be_scaled:
+        return None
+    return warned(
+        f"step 1 changes the weights, most of all {update.tensor.partition('.')[2]}, otherwise than one rank with the same weights and "
+        f"samples (relative difference {update.difference:.2g}, cosine {update.cosine:.3f}, ratio of norms {update.ratio:.3g})",
+        fix="Find what depends on the world size between the backward pass and the update: over which ranks gradients are reduced, by "
+        "what they are divided, a norm that counts only one rank's part, the part of the weights that a rank updates. If it is "
+        "intentional: `--skip matches-single`.",
+        at=step_place(case),
+    )
