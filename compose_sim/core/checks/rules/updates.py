@@ -14,32 +14,36 @@ LATER = "only the first step is compared, by what it makes of the weights"
 
 
 def are_comparable(observed: Observed) -> bool:
-    """Return whether all ranks held the same weights before and after the first step, and moved them."""
-    held = [each for rank in observed for each in rank.of(HeldWeights) if each.steps == 1]
-    return (
-        len(held) == observed.world_size > 1
-        and len({(each.before, each.after) for each in held}) == 1
-        and held[0].before != held[0].after
-    )
+    """Return whether all ranks held the same weights before the first step, and the same after it, or groups of them did."""
+    held = [each for each in observed.of(HeldWeights) if each.steps == 1]
+    alike = len(held) == observed.world_size > 1 and len({each.before for each in held}) == 1
+    return alike and (len(_alike(held)) == 1 or bool(_groups(observed))) and held[0].before != held[0].after
 
 
 def parted(case: Case) -> Result | None:
     """Find models that begin equal on all ranks, and are then equal only within several groups of them."""
-    held = {rank.rank: [*rank.of(HeldWeights)] for rank in case.observed}
-    steps = [each for each in zip(*held.values(), strict=False) if len({note.steps for note in each}) == 1]
-    if len(steps) < MIN_STEPS or len({note.before for note in steps[0]}) > 1:
-        return None
-    groups = _alike(steps[0])
-    if len(groups) < 2 or any(len(ranks) < 2 for ranks in groups) or any(_alike(each) != groups for each in steps):
-        return None  # ranks may average them now and then
+    groups, held = _groups(case.observed), case.observed.first(HeldWeights)
+    alone = case.weights.first(HeldWeights) if case.weights else None
+    if not groups or held is None or alone is None or alone.before != held.before:
+        return None  # parts of one model may begin alike: one rank then has other weights
     listed = " and ".join(ranks_text(ranks) for ranks in groups)
     return warned(
-        f"all ranks began with the same weights, but after each of {len(steps)} steps those of {listed} differ, and are equal within "
-        "each group",
+        f"all ranks began with the same weights, but after each step those of {listed} differ, and are equal within each group",
         fix="Reduce gradients over the ranks that hold the same part of different copies as well: print the ranks of each "
         "`dist.new_group`. If each group trains a model of its own: `--skip params-in-sync`.",
         at=step_place(case),
     )
+
+
+def _groups(observed: Observed) -> list[tuple[int, ...]]:
+    """Return the groups of several ranks that hold the same weights after each of the first steps; none if there is one, or others."""
+    notes = zip(*([*rank.of(HeldWeights)] for rank in observed), strict=False)
+    steps = [each for each in notes if len({note.steps for note in each}) == 1]
+    groups = _alike(steps[0]) if len(steps) >= MIN_STEPS else []
+    apart = len(groups) > 1 and all(len(ranks) > 1 for ranks in groups)
+    return (
+        groups if apart and all(_alike(each) == groups for each in steps) else []
+    )  # ranks may average them now and then
 
 
 def _alike(notes: Sequence[HeldWeights]) -> list[tuple[int, ...]]:

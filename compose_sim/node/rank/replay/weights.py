@@ -80,6 +80,7 @@ class Repeated:
         if _distance(held, recorded) > _SAME * _norm(recorded):
             return "at world size 1 the script begins with other weights"
         self._before = held
+        self._context.note(HeldWeights(_hashes(held), (), 0))
         return ""
 
     def after(self, models: Iterable[Any], settings_are_equal: bool) -> None:
