@@ -21,7 +21,7 @@ from .batch_ids import LoaderNumbers, Passage
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage
-from .weights import Recorded
+from .weights import WeightRecord
 from .wrapped_models import computes_low, describe, models_of, names_of_parameters, wrapped_models
 
 STEPS = 20
@@ -47,7 +47,7 @@ class Recorder:
         self.rng_usage = RngUsage()
         self.clipped = Clipped()
         self.inputs = Inputs()
-        self.weights = Recorded(context, self.folder)
+        self.weights = WeightRecord(context, self.folder)
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0

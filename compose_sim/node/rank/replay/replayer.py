@@ -69,7 +69,7 @@ class Replayer:
         self._largest = 0.0
         self._now: dict[str, Any] = {}
         self._ended = False
-        self.weights = weights.Repeated(context, self.folder)
+        self.weights = weights.WeightReplay(context, self.folder)
         self._is_moved = False  # by the step whose weights are compared
 
     def set_randomness(self) -> None:

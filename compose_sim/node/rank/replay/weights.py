@@ -29,7 +29,7 @@ def is_on() -> bool:
     return bool(os.environ.get(VARIABLE))
 
 
-class Recorded:
+class WeightRecord:
     """The weights of one rank before the first step, and after each."""
 
     def __init__(self, context: RankContext, folder: Path) -> None:
@@ -60,7 +60,7 @@ class Recorded:
         self._context.note(HeldWeights(_hashes(self._first), _hashes(after), self._steps))
 
 
-class Repeated:
+class WeightReplay:
     """The same at world size 1."""
 
     def __init__(self, context: RankContext, folder: Path) -> None:
