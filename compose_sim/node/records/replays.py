@@ -23,6 +23,7 @@ class RecordedModels(Record):
     hooks: tuple[str, ...] = ()  # communication hooks
     sharded: bool = False  # whether parameters are spread over ranks: by either FSDP, or over a DeviceMesh
     divided_by_fsdp: bool = False  # whether FSDP shards among all ranks, and there is no smaller group
+    replicas: tuple[int, ...] = ()  # the ranks that hold copies of what FSDP2 shards to this one
     averaged: bool = False  # whether FSDP takes the mean of the gradients over its ranks
     covered: bool = False  # whether DDP models hold all that the optimizer trains
 
@@ -81,6 +82,8 @@ class HeldWeights(Record):
     before: tuple[int, ...]
     after: tuple[int, ...]
     steps: int = 1  # before `after`
+    buffers: tuple[int, ...] = ()  # the hashes of floating-point buffers then, without single numbers
+    names: tuple[str, ...] = ()  # of the buffers
 
 
 @dataclass(frozen=True)

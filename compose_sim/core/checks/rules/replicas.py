@@ -31,7 +31,7 @@ from compose_sim.core.checks.replica_diff import (
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
 from compose_sim.core.checks.rules.exchanges import exchanges, overwritten, undone
-from compose_sim.core.checks.rules.updates import parted
+from compose_sim.core.checks.rules.updates import other_constants, parted
 from compose_sim.core.checks.rules.wrapping import UNFINISHED
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS
@@ -97,7 +97,13 @@ def _compared(case: Case, copy: Result | None) -> Result:
                 return _failed(case, found, has_models)
             reasons.append(reason)
     averages = any(each.again_equal or each.excused for each in comparisons)
-    problem = left_out(case) or overwritten(case) or copy or (None if averages else helper_apart(case))
+    problem = (
+        left_out(case)
+        or overwritten(case)
+        or copy
+        or other_constants(case)
+        or (None if averages else helper_apart(case))
+    )
     if problem:
         return problem
     if reasons:

@@ -85,7 +85,7 @@ def sampler_overlap(case: Case) -> Result:
         decided = compare_all(case, by_rank)
         overlapping = [pair for pair, each in decided.items() if each.is_overlap]
         if overlapping and _is_convincing(by_rank, overlapping, decided):
-            if not case.observed.first(DdpModel) and not _fsdp_divides(case):
+            if not case.observed.first(DdpModel) and not _fsdp_divides(case) and not _are_replicas(case, overlapping):
                 return not_applicable(_WITHOUT_DDP.format(pairs=pairs_text(overlapping)))
             return _overlap(case, by_rank, overlapping, decided[overlapping[0]])
         looked_at += decided.values()
@@ -108,6 +108,12 @@ def _is_convincing(by_rank: dict[int, Loader], overlapping: list[Pair], decided:
 def _fsdp_divides(case: Case) -> bool:
     """Return whether FSDP alone divides the work, and ranks exchange nothing else that could be parts of the same samples."""
     return any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)) and not exchanges_parts(case.observed)
+
+
+def _are_replicas(case: Case, overlapping: list[Pair]) -> bool:
+    """Return whether all these ranks hold copies of one another's shards: ranks that share a batch in parts are never copies."""
+    copies = {each.rank: each.replicas for each in case.observed.of(RecordedModels)}
+    return all(one in copies.get(other, ()) for one, other in overlapping)
 
 
 def _synchronizes(case: Case) -> bool:

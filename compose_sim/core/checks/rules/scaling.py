@@ -23,9 +23,11 @@ from compose_sim.core.checks.repeated_steps import (
 from compose_sim.core.checks.rules.gradients import ADAPTIVE
 from compose_sim.core.checks.rules.loaders import loaders, training_loaders
 from compose_sim.core.checks.rules.replays import alone_steps, why_not, why_not_joined
+from compose_sim.core.checks.rules.updates import hold_the_same
 from compose_sim.core.checks.sketches import optimizers, scaled_apart
 from compose_sim.core.checks.source import NORM_OF_SHARDS, find_hints
 from compose_sim.core.checks.tolerances import (
+    CLIP_FACTOR,
     LOSS_FACTOR,
     MIN_STEPS,
     RATE_FACTOR,
@@ -62,7 +64,7 @@ _OWN_SCALE = (
 def gradient_clipping(case: Case) -> Result:
     """Look at what clipping saw, and at how each rank changed its shards between backward and the step."""
     clips = list(case.observed.of(Clip))
-    problem = _scaled(clips) or _local_norm(case) or _scaled_apart(case)
+    problem = _scaled(clips) or _local_norm(case) or _scaled_apart(case) or _other_norms(case)
     if problem:
         return problem
     noted = _noted_norm(case)
@@ -87,6 +89,29 @@ def _scaled(clips: list[Clip]) -> Result | None:
         f"{first.norm:.3g}), and they are divided only afterwards: their norm is then at most {first.limit / first.scale:.2g}",
         fix="Call `scaler.unscale_(optimizer)` before `clip_grad_norm_`.",
         at=first.at,
+    )
+
+
+def _other_norms(case: Case) -> Result | None:
+    """Find ranks that hold the same weights, but clip by different norms: each saw only the gradients that it steps with."""
+    if not hold_the_same(case.observed):
+        return None
+    steps = list(zip(*([*rank.of(Clip)] for rank in case.observed), strict=False))
+    apart = [
+        each
+        for each in steps
+        if max(clip.norm for clip in each) > max(each[0].limit, (1 + CLIP_FACTOR) * min(clip.norm for clip in each))
+    ]
+    if len(apart) < MIN_STEPS or 2 * len(apart) < len(steps):
+        return None
+    first = apart[0]
+    return warned(
+        f"before {len(apart)} of {len(steps)} steps ranks that hold the same weights clip by different norms, first of all "
+        f"{' and '.join(f'{clip.norm:.3g} on rank {clip.rank}' for clip in first[:2])}, to {first[0].limit:g}: each rank scales its "
+        "gradients by another factor",
+        fix="Clip by the norm of the whole gradient. If each rank updates a part of the weights, add up the squares over the ranks: "
+        "`dist.all_reduce(norm_squared)`. If each rank has a gradient of its own, reduce it first.",
+        at=first[0].at,
     )
 
 

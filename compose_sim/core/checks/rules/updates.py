@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compose_sim.core.checks import Case, Result, passed, ranks_text, warned
+from compose_sim.core.checks import Case, Result, names_text, passed, ranks_text, warned
 from compose_sim.core.checks.repeated_steps import noise, step_place
 from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
 from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
 
 LATER = "only the first step is compared, by what it makes of the weights"
@@ -37,13 +38,49 @@ def parted(case: Case) -> Result | None:
 
 def _groups(observed: Observed) -> list[tuple[int, ...]]:
     """Return the groups of several ranks that hold the same weights after each of the first steps; none if there is one, or others."""
-    notes = zip(*([*rank.of(HeldWeights)] for rank in observed), strict=False)
-    steps = [each for each in notes if len({note.steps for note in each}) == 1]
+    steps = _steps(observed)
     groups = _alike(steps[0]) if len(steps) >= MIN_STEPS else []
     apart = len(groups) > 1 and all(len(ranks) > 1 for ranks in groups)
     return (
         groups if apart and all(_alike(each) == groups for each in steps) else []
     )  # ranks may average them now and then
+
+
+def hold_the_same(observed: Observed) -> bool:
+    """Return whether all ranks hold the same weights after each of the first steps."""
+    steps = _steps(observed)
+    return len(steps) >= MIN_STEPS and all(len(each) > 1 and len(_alike(each)) == 1 for each in steps)
+
+
+def other_constants(case: Case) -> Result | None:
+    """Find buffers that never change, and differ between ranks that hold the same weights and exchange nothing in forward."""
+    observed = case.observed
+    passes = [each.in_forward > 0 for each in observed.of(SketchedStep)]
+    if not hold_the_same(observed) or 2 * sum(passes) > len(passes):
+        return None
+    steps = _steps(observed)
+    names = [name for index, name in enumerate(steps[0][0].names) if _is_other_constant(steps, index)]
+    if not names:
+        return None
+    return warned(
+        f"all ranks hold the same weights after each of {len(steps)} steps, but buffers that never change differ between them: "
+        f"{names_text(names)}",
+        fix="Broadcast buffers as well as parameters: `for each in model.buffers(): dist.broadcast(each, 0)`. If each rank is meant to "
+        "have its own, such as positions of its part of a sequence: `--skip params-in-sync`.",
+        at=step_place(case),
+    )
+
+
+def _is_other_constant(steps: Sequence[Sequence[HeldWeights]], index: int) -> bool:
+    """Return whether a buffer keeps its value on each rank, and not all ranks have the same."""
+    values = [tuple(note.buffers[index : index + 1] for note in each) for each in steps]
+    return len(set(values)) == 1 and len(set(values[0])) > 1
+
+
+def _steps(observed: Observed) -> list[tuple[HeldWeights, ...]]:
+    """Return what all ranks held after each step."""
+    notes = zip(*([*rank.of(HeldWeights)] for rank in observed), strict=False)
+    return [each for each in notes if len({note.steps for note in each}) == 1]
 
 
 def _alike(notes: Sequence[HeldWeights]) -> list[tuple[int, ...]]:

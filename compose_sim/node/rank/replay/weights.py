@@ -57,7 +57,10 @@ class WeightRecord:
             return
         if self._steps == 1 and not self._context.events.rank:
             torch.save({"before": self._first, "after": after}, self._folder / _FILE)
-        self._context.note(HeldWeights(_hashes(self._first), _hashes(after), self._steps))
+        buffers = _buffers_of(models)
+        self._context.note(
+            HeldWeights(_hashes(self._first), _hashes(after), self._steps, _hashes(buffers), tuple(buffers))
+        )
 
 
 class WeightReplay:
@@ -118,6 +121,16 @@ def weights_of(models: Iterable[Any]) -> Weights | None:
 
 def _hashes(weights: Weights) -> tuple[int, ...]:
     return tuple(map(hash_of, weights.values()))
+
+
+def _buffers_of(models: Iterable[Any]) -> Weights:
+    found = {
+        f"{type(model).__name__}.{clean(name)}": each
+        for model in models
+        for name, each in model.named_buffers()
+        if type(each) is torch.Tensor and each.is_floating_point() and each.numel() > 1
+    }
+    return found if sum(each.numel() for each in found.values()) <= MAX_ELEMENTS else {}
 
 
 def _norm(weights: Weights) -> float:

@@ -74,14 +74,27 @@ def shard_among_all_ranks(fully_sharded: Sequence[Any]) -> bool:
     return bool(fully_sharded) and all(len(ranks) == get_world_size() for ranks in groups)
 
 
+def replicas_of(sharded: Sequence[Any]) -> tuple[int, ...]:
+    """Return the ranks that hold the same shards as this one, if FSDP2 shards all models over a mesh with copies."""
+    infos = [getattr(group, "mesh_info", None) for each in sharded for group in _parameter_groups(each)]
+    groups: list[Any] = [getattr(each, "replicate_process_group", None) for each in infos if each is not None]
+    if not groups or None in groups:
+        return ()
+    found = {tuple(torch.distributed.get_process_group_ranks(each)) for each in groups}
+    return found.pop() if len(found) == 1 else ()
+
+
+def _parameter_groups(model: Any) -> list[Any]:
+    state = model._get_fsdp_state()
+    return [*(getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)])]
+
+
 def divides_by_all_ranks(model: Any) -> bool:
     """Return whether a module of either FSDP takes the mean of the gradients, and the script has not set another divisor."""
     if hasattr(model, "_gradient_predivide_factor"):
         return getattr(model, "_comm_hook", None) is None
-    state = model._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     names = ("gradient_divide_factor", "reduce_scatter_divide_factor", "reduce_scatter_reduce_op")
-    return not any(getattr(group, name, None) for group in groups for name in names)
+    return not any(getattr(group, name, None) for group in _parameter_groups(model) for name in names)
 
 
 def describe(optimizer: Any, number: int, models: WrappedModels) -> tuple[RecordedModels, dict[int, shards.FlatPart]]:
@@ -97,6 +110,7 @@ def describe(optimizer: Any, number: int, models: WrappedModels) -> tuple[Record
         hooks=tuple(hook_name(hook) for model in parallel for hook in getattr(model, "_comm_hooks", [])),
         sharded=any(shards.is_sharded(each, flat) for each in parameters),
         divided_by_fsdp=shard_among_all_ranks(fully_sharded),
+        replicas=replicas_of(models.sharded),
         averaged=bool(fully_sharded) and all(map(divides_by_all_ranks, fully_sharded)),
         covered=all(id(each) in held for each in parameters if each.requires_grad),
     )

@@ -9,8 +9,11 @@ import pytest
 
 from compose_sim.core.checks import PASSED, WARNED, Case
 from compose_sim.core.checks.rules.replays import matches_single
-from compose_sim.core.checks.rules.updates import are_comparable, judge_update, parted
+from compose_sim.core.checks.rules.scaling import gradient_clipping
+from compose_sim.core.checks.rules.updates import are_comparable, judge_update, other_constants, parted
 from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.precautions import Clip
 from compose_sim.node.records.replays import HeldWeights, RecordedStep, ReplayedUpdate
 from tests.core.checks.rules.cluster import at, observe
 from tests.core.checks.rules.replays import AT, recorded
@@ -105,3 +108,52 @@ def test_groups_that_part_are_named(observed: Observed, weights: Observed | None
 
     assert (result is not None) is found
     assert result is None or ("ranks 0, 1" in result.detail and "ranks 2, 3" in result.detail)
+
+
+def holding(buffers: Mapping[int, list[tuple[int, ...]]], in_forward: int = 0) -> Case:
+    """Return a run whose ranks hold the same weights, and these buffers after each step."""
+    step = SketchedStep(0, 1, (), (), (), (), in_forward=in_forward)
+    ranks = {
+        rank: observe(
+            rank,
+            [
+                step,
+                *(
+                    HeldWeights(START, MOVED, number, each, ("Net.mask", "Net.mean"))
+                    for number, each in enumerate(held, 1)
+                ),
+            ],
+        )
+        for rank, held in buffers.items()
+    }
+    return Case(observed=Observed(ranks=ranks), verdict="passed")
+
+
+def test_a_constant_of_each_rank_is_named_and_running_statistics_are_not() -> None:
+    apart = {rank: [(rank, 10 * rank + step) for step in range(STEPS)] for rank in range(2)}
+    result = other_constants(holding(apart))
+
+    assert result is not None
+    assert "Net.mask" in result.detail
+    assert "Net.mean" not in result.detail
+    assert other_constants(holding(apart, in_forward=1)) is None  # ranks may hold parts of one computation
+    assert other_constants(holding({rank: [(7, 8)] * STEPS for rank in range(2)})) is None
+
+
+def test_ranks_that_hold_the_same_weights_clip_by_the_same_norm() -> None:
+    def clipping(norms: Mapping[int, float], after: tuple[int, ...] = MOVED) -> str:
+        held = {rank: after if rank else MOVED for rank in norms}
+        records = {
+            rank: [
+                *(HeldWeights(START, held[rank], step) for step in range(1, 5)),
+                *(Clip(1.0, norm, at=AT) for _ in range(4)),
+            ]
+            for rank, norm in norms.items()
+        }
+        observed = Observed(ranks={rank: observe(rank, each) for rank, each in records.items()})
+        return gradient_clipping.judge(Case(observed=observed, verdict="passed")).status
+
+    assert clipping({0: 3.0, 1: 2.0}) == WARNED
+    assert clipping({0: 3.0, 1: 3.0}) == PASSED
+    assert clipping({0: 0.9, 1: 0.5}) == PASSED  # nothing is clipped
+    assert clipping({0: 3.0, 1: 2.0}, after=ELSEWHERE) == PASSED  # parts of one model
