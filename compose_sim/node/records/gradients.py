@@ -45,6 +45,16 @@ class DetachedInLoss(Record):
 
 
 @dataclass(frozen=True)
+class BoundaryGradient(Record):
+    """The gradient of an activation that a stage was given, or with which a stage began a backward pass from one, both as hashes."""
+
+    activation: int
+    gradient: int
+    is_input: bool
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class SketchedStep(Record):
     """What one step of an optimizer used and changed."""
 

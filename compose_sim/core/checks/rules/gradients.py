@@ -21,6 +21,7 @@ from compose_sim.core.checks import (
     warned,
 )
 from compose_sim.core.checks.replica_diff import exchanges_parts
+from compose_sim.core.checks.rules.boundaries import crossed_micro_batches
 from compose_sim.core.checks.rules.exchanges import added_weights, exchanges
 from compose_sim.core.checks.sketches import (
     Optimizer,
@@ -72,6 +73,9 @@ _FIX_DETACHED = (
 )
 def gradient_mean(case: Case) -> Result:
     """Compare the gradients that were used with those that each rank computed before any reduction."""
+    crossed = crossed_micro_batches(case)
+    if crossed:
+        return crossed
     found = optimizers(case.observed)
     if not found:
         is_seen = case.observed.first(OptimizerStep) is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from ...shared import plug_ins
 from ..torch_hooks import updates_by_hand
 from . import (
+    boundaries,
     checkpoints,
     clipping,
     collectives,
@@ -65,5 +66,6 @@ OBSERVERS = (
     repeats,
     replicated,
     running_statistics,
+    boundaries,
     *map(plug_ins.load, plug_ins.names("composesim.observers").values()),
 )

@@ -28,6 +28,7 @@ WITHOUT = {
     "points": "compiled code may be slower",
     "lazy_compiler": "every script imports the compiler, which takes seconds",
     "slow_gpu": "a GPU cannot be slowed down",
+    "boundaries": "gradients between stages are not recorded",
     "checkpoints": "saved and loaded checkpoints are not recorded",
     "clipping": "the clipping of gradients is not recorded",
     "collectives": "collectives are not recorded",
