@@ -298,8 +298,8 @@ def verdict_text(report: Report) -> str:
         for status in ("passed", "failed", "warned", "not-applicable")
         if status in statuses
     )
-    alone = any(each.id == "matches-single" and each.status == "not-applicable" for each in report.checks)
-    ran = "not compared with one rank; " if alone and report.verdict == "passed" else ""
+    alone = [each.detail for each in report.checks if each.id == "matches-single" and each.status == "not-applicable"]
+    ran = f"not compared with one rank ({alone[0]}); " if alone and report.verdict == "passed" else ""
     ran += f"{format_count(report.world_size, 'rank')} of {report.program}{_duration(report)}"
     if report.cause and report.cause.kind == "coverage":
         return f"{report.cause.message}; {counts}; {ran}"

@@ -18,6 +18,7 @@ from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import CheckResult, Report
+from compose_sim.core.text import format_count
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
@@ -89,7 +90,7 @@ class ResumedRun:
         observed = read_observed(whole.folder.path)
         steps = min((len(each.states) for each in read_run(observed).values()), default=0)
         if steps < 2:
-            return _inconclusive(report, f"the script made {steps} optimizer steps: there is nothing to resume")
+            return _inconclusive(report, f"the script made {format_count(steps, 'optimizer step')}: there is nothing to resume")
         sizes = one.sizes()
         checkpoints = find_checkpoints(observed, sizes, least=least_size(observed))
         interruption = choose_interruption(checkpoints, steps, self._options.at_step)
