@@ -47,7 +47,7 @@ class Recorder:
         self.rng_usage = RngUsage()
         self.clipped = Clipped()
         self.inputs = Inputs()
-        self.weights = WeightRecord(context, self.folder)
+        self.weights = WeightRecord(context, self._save)
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0
@@ -129,7 +129,7 @@ class Recorder:
 
     def called(self, module: Any, given: Any) -> None:
         """Record what an outermost model is given if no loader gave it."""
-        self.weights.after(self.inputs.models())
+        self.weights.after(self.inputs.models)
         if self.inputs.add(module, given) and tracked.optimizers.made:
             self._keep_initial()
             self.rng_usage.close()

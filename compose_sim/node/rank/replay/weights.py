@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ def is_on() -> bool:
 class WeightRecord:
     """The weights of one rank before the first step, and after each."""
 
-    def __init__(self, context: RankContext, folder: Path) -> None:
-        """Wait for the first step."""
-        self._context, self._folder = context, folder
+    def __init__(self, context: RankContext, save: Callable[[Any, str], None]) -> None:
+        """Wait for the first step; `save` writes a file of the recording."""
+        self._context, self._save = context, save
         self._first: Weights | None = None
         self._steps = 0
         self._is_moving = self._is_over = False
@@ -46,17 +46,18 @@ class WeightRecord:
             self._is_over = self._first is None
         self._is_moving = not self._is_over
 
-    def after(self, models: Iterable[Any]) -> None:
+    def after(self, find_models: Callable[[], list[Any]]) -> None:
         """Note the weights after a step; the first rank saves those of the first step."""
         if not self._is_moving or self._first is None:
             return
+        models = find_models()
         self._is_moving, after = False, weights_of(models)
         self._steps += 1
         if after is None or after.keys() != self._first.keys():
             self._is_over = True
             return
         if self._steps == 1 and not self._context.events.rank:
-            torch.save({"before": self._first, "after": after}, self._folder / _FILE)
+            self._save({"before": self._first, "after": after}, _FILE)
         buffers = _buffers_of(models)
         self._context.note(
             HeldWeights(_hashes(self._first), _hashes(after), self._steps, _hashes(buffers), tuple(buffers))
