@@ -34,6 +34,7 @@ recipes: setup ## Create .venv-recipes with Horovod, Ray and PaddlePaddle; as ro
 
 demo: setup ## Train on four nodes: in containers if Docker runs, else as plain processes
 	$(BIN)/composesim up --nodes 4 train_ddp.py
+	@echo "Next, in this shell: source .venv/bin/activate"
 
 engine: ## As root: install and start Docker Engine and Compose v2, unless they run already
 	@scripts/engine.sh

@@ -16,7 +16,7 @@ import click
 
 from compose_sim.app.request import SPEC_FILE, Request, read_request, script_of
 from compose_sim.cli.cluster_command import DEFAULT_SCRIPT, ClusterOption
-from compose_sim.cli.spelling import normalized
+from compose_sim.cli.spelling import MEANT, normalized
 from compose_sim.core.plan.recipes import load_recipe
 from compose_sim.core.request.flags import SpecOption, options_of
 from compose_sim.core.request.names import RECIPE_NAMES
@@ -175,7 +175,9 @@ def _own_options_in(arguments: Sequence[str], request: Request) -> str:
     context = click.get_current_context()
     known = {name for param in context.command.params for name in param.opts if name.startswith("--")}
     script = str(request.spec.script)
-    words = [word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in known]
+    words = [
+        word for word in arguments if word.startswith("--") and normalized(word.partition("=")[0]) in {*known, *MEANT}
+    ]
     if not words:
         return ""
     try:
@@ -185,7 +187,7 @@ def _own_options_in(arguments: Sequence[str], request: Request) -> str:
     strange = [word for word in words if not _is_option_in(source, word[2:].partition("=")[0])]
     if not strange:
         return ""
-    own = f"{context.command_path} {strange[0]} … {script}"
+    own = f"{context.command_path} {MEANT.get(strange[0], strange[0])} … {script}"
     return (
         f"{', '.join(strange)}: passed to {script}, like all words after it; options of composesim go before it: {own}"
     )

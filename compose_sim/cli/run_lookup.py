@@ -10,7 +10,7 @@ import click
 
 from compose_sim.cli.console import say
 from compose_sim.core.request.names import RUN_NAME
-from compose_sim.core.text import parse_seconds
+from compose_sim.core.text import format_count, parse_seconds
 from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.protocol import Engine, NodeStatus
 from compose_sim.engine.registry import available_engines
@@ -35,7 +35,11 @@ def seconds(context: click.Context, parameter: click.Parameter, text: str | None
 
 FILE, FOLDER = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 run_option = click.option(
-    "--run", "run", metavar="NAME", callback=run_name, help="Name of the run (default: the only running one)."
+    "--run",
+    "run",
+    metavar="NAME",
+    callback=run_name,
+    help="Name of the run (default: the only one of this project that is running, or the latest).",
 )
 
 
@@ -84,24 +88,19 @@ def own_runs(live: Mapping[str, Path], project: Path) -> dict[str, Path]:
     return {name: folder for name, folder in live.items() if folder.parent == runs_folder(project)}
 
 
-def only_run(live: Mapping[str, Path], project: Path, *, elsewhere: bool = False) -> str:
-    """
-    Return the run that a command without a name refers to: the only one of this project.
-
-    If this project has none and `elsewhere` is set, it is the only run of other projects; use that only for commands that read.
-    Raises SpecError with the list of runs if there is not exactly one.
-    """
-    own = own_runs(live, project)
-    candidates = own or (live if elsewhere else {})
-    if len(candidates) == 1:
-        return next(iter(candidates))
+def only_run(live: Mapping[str, Path], project: Path) -> str:
+    """Return the run that a command without a name refers to, the only one of this project; raise SpecError if there is no such."""
+    own = sorted(own_runs(live, project))
+    if len(own) == 1:
+        return own[0]
+    if own:
+        raise SpecError(f"{len(own)} runs are running: {', '.join(own)}; add --run and a name", hint="composesim ps")
     if not live:
         raise SpecError("no run is running", hint="composesim ps --all")
-    names = sorted(candidates or live)
-    where = "" if candidates else f" in other projects, and none in '{project}'"
-    running = "1 run is running" if len(names) == 1 else f"{len(names)} runs are running"
-    hint = f"add --run {names[0]}" if candidates else "composesim ps"  # which run of others is meant, they must say
-    raise SpecError(f"{running}{where}: {', '.join(names)}", hint=hint)
+    others = f"{format_count(len(live), 'run')} of other projects"
+    raise SpecError(
+        f"no run of '{project}' is running; there {'is' if len(live) == 1 else 'are'} {others}", hint="composesim ps"
+    )
 
 
 def select_live(run: str | None) -> tuple[Engine, str, Path]:
@@ -116,12 +115,11 @@ def select_live(run: str | None) -> tuple[Engine, str, Path]:
     return engine, name, live[name]
 
 
-def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
+def select_folder(run: str | None) -> RunFolder:
     """
     Return the folder of a run, running or finished.
 
-    Without a name, that is the only running run of this project, else the latest one, else (if `elsewhere`) the only running run
-    of other projects.
+    Without a name, that is the only running run of this project, or else the latest one.
     """
     project = Path.cwd()
     if run is not None and (known := RunFolder(runs_folder(project) / run)).files.status("plan.json"):
@@ -136,9 +134,9 @@ def select_folder(run: str | None, *, elsewhere: bool = True) -> RunFolder:
     over = {folder: plan.st_mtime for folder in runs_of(project) if (plan := folder.files.status("plan.json"))}
     if over and not own_runs(live, project):
         return max(over, key=over.__getitem__)
-    if not live:
+    if not own_runs(live, project):
         raise SpecError(f"there is no run in '{project}'", hint="composesim up --nodes 2 train.py")
-    found = live[only_run(live, project, elsewhere=elsewhere)]
+    found = live[only_run(live, project)]
     check_run(found)
     return RunFolder(found)
 

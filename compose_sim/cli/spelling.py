@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 
 import click
@@ -11,7 +12,16 @@ from compose_sim.core.text import did_you_mean, nearest
 
 _OTHER_NAMES = {"nnodes": "nodes"}  # of torchrun
 _EXTRA = re.compile(r"Got unexpected extra argument \((\S+)\)")  # Click's words
-_MEANT = {"-n": "--nodes", "-np": "--nproc-per-node", "--node": "--nodes"}
+MEANT = {"-n": "--nodes", "-np": "--nproc-per-node", "--node": "--nodes"}
+_VERBS_MEANT = {
+    "run": "up",
+    "start": "up",
+    "launch": "up",
+    "stop": "down",
+    "kill": "down",
+    "list": "ps",
+    "status": "ps",
+}
 
 
 class OneOf(click.Choice[str]):
@@ -41,7 +51,7 @@ def normalized(word: str) -> str:
 
 def no_such_verb(name: str, verbs: Iterable[str], context: click.Context) -> click.UsageError:
     """Return the error about an unknown verb, with the nearest one."""
-    near = nearest(name, verbs)
+    near = _VERBS_MEANT.get(name.lower()) or nearest(name, verbs)
     return click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near}'?" if near else ""), context)
 
 
@@ -59,11 +69,18 @@ def with_suggestion(error: click.ClickException) -> click.ClickException:
 def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
     """Return the error with one suggestion in place of several: the option that a user of other launchers means, or the nearest."""
     known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
-    meant = _MEANT.get(error.option_name, "")
+    meant = MEANT.get(error.option_name, "")
     near = meant if meant in known else nearest(error.option_name, known)
     if error.ctx and isinstance(error.ctx.command, click.Group) and error.option_name[2:] in error.ctx.command.commands:
         near = f"{error.ctx.command_path} {error.option_name[2:]}"
     suggestion = f" Did you mean '{near}'?" if near else ""
+    script = next((word for word in sys.argv if word.endswith(".py")), "") if error.ctx else ""
+    if script and meant not in known and not near.startswith(error.option_name[:4]):
+        suggestion = (
+            f" Options of {script} go after it: {error.ctx.command_path} {script} {error.option_name} …"
+            if error.ctx
+            else ""
+        )
     if error.option_name[1:].isdecimal():
         suggestion = " A number must be at least 1."
     return click.UsageError(f"No such option '{error.option_name}'.{suggestion}", error.ctx)

@@ -11,6 +11,8 @@ import click
 from compose_sim import assets
 from compose_sim.cli.console import echo, print_table, print_text
 from compose_sim.core.glossary import find_topic, parse_glossary, parse_page
+from compose_sim.core.request.names import CHECK_IDS
+from compose_sim.errors import SpecError
 
 _FRAME_S = 1.5
 
@@ -28,6 +30,8 @@ def command(term: str | None) -> None:
         rows = [("▸" if topic.page else "", topic.term, topic.definition) for topic in topics.values()]
         print_table(("", "term", "meaning (▸ with a drawing)"), rows)
         return
+    if term in CHECK_IDS:
+        raise SpecError(f"'{term}' is a check, and not in the glossary", hint=f"composesim check --explain {term}")
     topic = find_topic(term, topics)
     echo(click.style(topic.term, bold=True))
     print_text(topic.definition)

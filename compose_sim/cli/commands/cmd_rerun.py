@@ -22,7 +22,7 @@ def command(context: click.Context, run: str | None) -> None:
 
     Files and environment variables are the current ones.
     """
-    record = select_folder(run, elsewhere=False)
+    record = select_folder(run)
     folder, words = record.read_command()
     if record.is_claimed():
         raise SpecError(f"the run '{record.name}' is running", hint=f"composesim wait --run {record.name}")

@@ -22,7 +22,7 @@ from compose_sim.errors import SpecError
 
 def running_folder(run: str | None) -> RunFolder:
     """Return the folder of a run that is running; SpecError if it is over."""
-    folder = select_folder(run, elsewhere=False)
+    folder = select_folder(run)
     if not folder.is_claimed():
         raise SpecError(f"the run '{folder.name}' is over", hint="composesim up --detach …")
     return folder

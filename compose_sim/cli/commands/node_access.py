@@ -85,7 +85,7 @@ def attach_command(wanted: str | None, now: bool, dap: int | None, run: str | No
     from compose_sim.engine.lifetime.attach import BreakpointWatch
     from compose_sim.engine.run_folder.record import read_state
 
-    folder = select_folder(run, elsewhere=False)
+    folder = select_folder(run)
     plan = folder.read_plan()
     ranks = read_state(folder, metrics=False)[1].ranks.values()
     node, rank = one_rank(plan, wanted, waiting=[each.rank for each in ranks if each.at_breakpoint])
