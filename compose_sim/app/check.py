@@ -17,6 +17,7 @@ from compose_sim.core.checks.repeated_steps import steps_of
 from compose_sim.core.checks.rules.replays import (
     files_made,
     found_of_run,
+    may_be_probed,
     needs_alone,
     reason_against,
     was_replayed,
@@ -137,7 +138,7 @@ class CheckedRun:
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)
             try:
-                case = self.replay(case) if self._replays else case
+                case = self._probe(self.replay(case)) if self._replays else case
             except KeyboardInterrupt:  # the first run is worth a report even without a replay
                 interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
                 session.was_interrupted = True
@@ -214,6 +215,14 @@ class CheckedRun:
         observed, _ = self._replay("weights", COMPOSESIM_REPLAY_WEIGHTS="1")
         return replace(case, weights=observed)
 
+    def _probe(self, case: Case) -> Case:
+        """Return the case with a second run that moves parameters, if nothing could be compared with one rank."""
+        if not may_be_probed(case):
+            return case
+        self._listener.progress("Running the first steps again, to compare the gradients with the loss.")
+        observed, _ = self._replay("probe", is_whole=True, COMPOSESIM_CHECK="probe")
+        return replace(case, probed=observed)
+
     def _copy_without(self, written: frozenset[str]) -> World | None:
         """Return a copy of the project without what the run wrote; None if that is not possible."""
         request, folder = self._session.request, self._session.folder
@@ -258,18 +267,19 @@ class CheckedRun:
             record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
             session.add_environment(COMPOSESIM_RECORD=record, **limit)
 
-    def _replay(self, name: str, **variables: str) -> tuple[Observed | None, str]:
+    def _replay(self, name: str, *, is_whole: bool = False, **variables: str) -> tuple[Observed | None, str]:
         """Return what a replay observed at world size 1, and the reason if it is not usable."""
         session = self._session
         patience = _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
         request, copy = session.request, self._copy
         request = copy.request(request) if copy else request
-        request = request.with_spec(nodes=1, nproc_per_node=1, keep=False, subnet=None, timeout=patience)
+        size = {} if is_whole else {"nodes": 1, "nproc_per_node": 1}
+        request = request.with_spec(**size, keep=False, subnet=None, timeout=patience)
         replay = None
         try:
             replay = Session(request, name=f"{session.name}-{name}", engine=self._engine)
             record = replay.add_mount(session.folder.path / _RECORD, _RECORD)
-            replay.add_environment(COMPOSESIM_CHECK="replay", COMPOSESIM_RECORD=record, **variables)
+            replay.add_environment(**{"COMPOSESIM_CHECK": "replay", "COMPOSESIM_RECORD": record, **variables})
             result = replay.run(ProgressListener(self._listener))
             observed = read_observed(replay.folder.path, moved=(copy.project, session.request.folder) if copy else None)
         except ComposesimError as error:

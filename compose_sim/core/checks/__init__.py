@@ -39,6 +39,7 @@ class Case:
     single: Observed | None = None  # the replay at world size 1, if `check` made one
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
     weights: Observed | None = None  # another replay at world size 1, which compares weights instead of gradients
+    probed: Observed | None = None  # a second run, in which parameters were moved
     why_no_single: str = ""  # why there is no replay, if that is known
     tolerance: float = 1e-3
     sources: Mapping[str, str] = field(default_factory=dict)  # the text of the user's files, by path

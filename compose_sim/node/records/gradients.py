@@ -45,6 +45,18 @@ class DetachedInLoss(Record):
 
 
 @dataclass(frozen=True)
+class LossSlope(Record):
+    """The loss of a step, in which a parameter may have been moved, and how much the gradient says that this changes it."""
+
+    step: int
+    loss: float | None  # from which this rank's backward passes began, added up
+    parameter: str  # "" if none was moved
+    held: int  # the hash of its values
+    product: float | None  # of gradient and move
+    is_cut: bool = False  # whether the forward pass used values without their gradients
+
+
+@dataclass(frozen=True)
 class BoundaryGradient(Record):
     """The gradient of an activation that a stage was given, or with which a stage began a backward pass from one, both as hashes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
@@ -21,7 +22,6 @@ from compose_sim.core.checks import (
     warned,
 )
 from compose_sim.core.checks.replica_diff import exchanges_parts
-from compose_sim.core.checks.rules.boundaries import crossed_micro_batches
 from compose_sim.core.checks.rules.exchanges import added_weights, exchanges
 from compose_sim.core.checks.sketches import (
     Optimizer,
@@ -46,7 +46,7 @@ from compose_sim.core.checks.tolerances import (
 )
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import SHARDED, DetachedInLoss, SketchedStep
+from compose_sim.node.records.gradients import SHARDED, BoundaryGradient, DetachedInLoss, SketchedStep
 from compose_sim.node.records.models import BY_HAND, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
@@ -94,6 +94,36 @@ def gradient_mean(case: Case) -> Result:
         rest = _unjudged(found)
         return passed(_summary(found, judged) + (f"; {rest}" if rest else ""), unjudged=rest)
     return not_applicable(_why_not(found))
+
+
+def crossed_micro_batches(case: Case) -> Result | None:
+    """Find stages that begin backward passes from an activation with the gradient of another one."""
+    notes = list(case.observed.of(BoundaryGradient))
+    counts = Counter((each.is_input, value) for each in notes for value in {each.activation, each.gradient})
+    alone = [
+        each for each in notes if counts[each.is_input, each.activation] == counts[each.is_input, each.gradient] == 1
+    ]
+    computed = {each.activation: each for each in alone if each.is_input}
+    by_gradient = {each.gradient: each for each in computed.values()}
+    crossed = [
+        (used, given)
+        for used in alone
+        if not used.is_input
+        and (own := computed.get(used.activation)) is not None
+        and (given := by_gradient.get(used.gradient)) is not None
+        and own.rank == given.rank != used.rank
+        and own is not given
+    ]
+    if len(crossed) < MIN_STEPS:
+        return None
+    used, given = crossed[0]
+    return failed(
+        f"in {len(crossed)} backward passes rank {used.rank} uses the gradient that rank {given.rank} computed for another "
+        "activation than the one from which it begins: stages work through micro-batches in different orders",
+        fix="Go through the micro-batches in the same order on all stages: either `popleft()` or `pop()` everywhere.",
+        at=used.at,
+        ranks=sorted({used.rank, given.rank}),
+    )
 
 
 def _unjudged(found: Sequence[Optimizer]) -> str:

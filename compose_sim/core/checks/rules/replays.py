@@ -29,12 +29,14 @@ from compose_sim.core.checks.repeated_steps import (
 )
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
+from compose_sim.core.checks.rules.slopes import judge_slopes
 from compose_sim.core.checks.rules.updates import judge_update
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
+from compose_sim.node.records.data import Join
 from compose_sim.node.records.devices_and_files import FileUse
-from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.gradients import LossSlope, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.replays import (
@@ -74,7 +76,7 @@ def matches_single(case: Case) -> Result:
     """Compare the gradients of the recorded steps on all ranks with those of one rank with the same batches."""
     why = why_not(case)
     if why:
-        return judge_update(case) or not_applicable(why)
+        return judge_update(case) or judge_slopes(case) or not_applicable(why)
     if trains_apart(case.observed):
         return not_applicable(
             "every forward pass before a step ran in no_sync(), so each rank steps with its own gradient"
@@ -104,6 +106,15 @@ def matches_single(case: Case) -> Result:
         text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
         return failed(f"{_step_text(bad[0])}: {text}", fix=_FIX_SCALE, at=step_place(case))
     return _judge_alone(case, bad)
+
+
+def may_be_probed(case: Case) -> bool:
+    """Return whether nothing else compares the gradients of this run, and the n-th step of a rank is that of all others."""
+    steps = [sum(1 for _ in rank.of(LossSlope)) for rank in case.observed]
+    aligned = len(set(steps)) == 1 and not any(each.enabled for each in case.observed.of(Join))
+    has_losses = any(each.loss is not None for each in case.observed.of(LossSlope))
+    is_several = case.verdict == "passed" and case.observed.world_size > 1
+    return is_several and aligned and has_losses and bool(why_not(case)) and judge_update(case) is None
 
 
 def _in_parts(step: ReplayedStep, case: Case) -> Result:

@@ -37,6 +37,7 @@ from . import (
     replicated,
     running_statistics,
     sketches,
+    slopes,
     timings,
 )
 
@@ -67,5 +68,6 @@ OBSERVERS = (
     replicated,
     running_statistics,
     boundaries,
+    slopes,
     *map(plug_ins.load, plug_ins.names("composesim.observers").values()),
 )

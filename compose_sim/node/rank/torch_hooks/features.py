@@ -55,6 +55,7 @@ WITHOUT = {
     "replicated": "replicated tensors are not recorded",
     "running_statistics": "running statistics are not recorded",
     "sketches": "sketches of gradients are not recorded",
+    "slopes": "gradients are not compared with the loss",
     "states": "parameters are not recorded",
     "updates_by_hand": "updates without an optimizer are not followed",
     "timings": "backward passes are not timed",

@@ -359,6 +359,7 @@ DRAWN = Point(
     *("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"),
     *(f"Tensor.{name}" for name in ("normal_", "uniform_", "random_", "bernoulli_", "exponential_")),
 )
+DETACHED = Point("torch", "Tensor.detach")
 CUDA_INITIALIZED = Point("torch", "_C._cuda_init", optional=True)  # not in builds for the CPU
 AUTOCAST_ENTERED = Point("torch.amp.autocast_mode", "autocast.__enter__")
 BACKWARD = Point("torch.autograd", "backward", outermost=True)  # what Tensor.backward looks up at each call

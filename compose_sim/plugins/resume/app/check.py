@@ -90,7 +90,9 @@ class ResumedRun:
         observed = read_observed(whole.folder.path)
         steps = min((len(each.states) for each in read_run(observed).values()), default=0)
         if steps < 2:
-            return _inconclusive(report, f"the script made {format_count(steps, 'optimizer step')}: there is nothing to resume")
+            return _inconclusive(
+                report, f"the script made {format_count(steps, 'optimizer step')}: there is nothing to resume"
+            )
         sizes = one.sizes()
         checkpoints = find_checkpoints(observed, sizes, least=least_size(observed))
         interruption = choose_interruption(checkpoints, steps, self._options.at_step)

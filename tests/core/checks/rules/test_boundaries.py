@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compose_sim.core.checks.rules.boundaries import crossed_micro_batches
+from compose_sim.core.checks.rules.gradients import crossed_micro_batches
 from compose_sim.node.records.gradients import BoundaryGradient
 from tests.core.checks.rules.cluster import at, case
 

@@ -1,0 +1,176 @@
+"""Measure, in a second run of `check`, how the loss changes with a parameter, and what the gradients say of that change.
+
+In each step of the second run, one parameter is moved a little before the forward pass. Copies on several ranks, which have the same
+values, are moved alike, and parts are not. After each backward pass the parameter is put back, and all gradients are replaced by those
+of the first run, so that both runs go through the same weights.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...records.gradients import LossSlope
+from ..context import IN_CHECKPOINT, RankContext
+from ..torch_hooks import points
+from .models import clean
+from .optimizers import follow_gradients
+
+PROBE = "probe"  # the mode of the second run
+_SLOPES = "slopes.slopes"
+_STEPS, _FIRST = 24, 2  # steps that are measured, and the first in which a parameter is moved
+_PARAMETERS = 5
+_MAX_ELEMENTS = 200_000  # of all parameters: gradients are saved at each step
+_MOVE = 0.003  # relative to the size of the numbers in a parameter
+
+
+@dataclass
+class Slopes:
+    """What is measured in this rank."""
+
+    folder: Path
+    models: list[Any] = field(
+        default_factory=list
+    )  # weak references to the outermost ones, in the order of their first calls
+    parts: set[int] = field(default_factory=set)
+    graded: set[int] = field(default_factory=set)  # parameters that a backward pass gave a gradient
+    step: int = 0
+    backwards: int = 0  # since the last step
+    loss: float | None = None
+    moved: Any = None  # the parameter
+    name: str = ""
+    held: int = 0
+    product: float | None = None
+    direction: Any = None
+    kept: Any = None  # its values, while it is moved
+    base: Any = None  # its gradient before the first backward pass of a step
+    is_cut: bool = False  # a forward pass has used values without their gradients
+    is_over: bool = False
+
+
+def begin(context: RankContext) -> None:
+    folder = os.environ.get("COMPOSESIM_RECORD")
+    if context.mode in ("record", PROBE) and folder:
+        context.memory[_SLOPES] = Slopes(Path(folder))
+        points.MODULE_CALLED.subscribe(_module_called)
+        points.BACKWARD.subscribe(_backward)
+        follow_gradients(_before_step, lambda _: None)
+        if context.mode == PROBE:
+            points.DETACHED.subscribe(_detach)
+
+
+def _module_called(context: RankContext, module: Any, *_: Any) -> None:
+    slopes: Slopes = context.memory[_SLOPES]
+    if slopes.is_over or not sys.modules["torch"].is_grad_enabled():
+        slopes.is_cut |= slopes.kept is not None
+        return
+    if slopes.step == 0 and id(module) not in slopes.parts:
+        slopes.models.append(weakref.ref(module))
+        slopes.parts |= {id(each) for each in module.modules()}
+    if context.mode == PROBE and slopes.step >= _FIRST and slopes.kept is None:
+        _move(slopes)
+
+
+def _detach(context: RankContext, call: points.TorchCall) -> None:
+    """Note that a forward pass uses a value without its gradient: then the gradient rightly leaves out a part of the change."""
+    slopes: Slopes = context.memory[_SLOPES]
+    if slopes.kept is not None and call.owner.requires_grad and not call.owner.is_leaf:
+        slopes.is_cut = True
+
+
+def _parameters(slopes: Slopes) -> list[tuple[str, Any]]:
+    """Return the parameters that are trained; none if they are not plain tensors, or too many."""
+    torch = sys.modules["torch"]
+    models = [model for each in slopes.models if (model := each()) is not None]
+    found = {
+        id(each): (clean(name), each)
+        for model in models
+        for name, each in model.named_parameters()
+        if each.requires_grad
+    }
+    plain = all(type(each.detach()) is torch.Tensor and each.is_floating_point() for _, each in found.values())
+    few = sum(each.numel() for _, each in found.values()) <= _MAX_ELEMENTS
+    return [*found.values()] if plain and few else []
+
+
+def _move(slopes: Slopes) -> None:
+    """Move the parameter of this step in a direction that depends on its values alone."""
+    from ..replay.inputs import hash_of
+
+    torch = sys.modules["torch"]
+    trained = [each for each in _parameters(slopes) if id(each[1]) in slopes.graded]
+    if not trained:
+        return
+    if slopes.moved is None:
+        chosen = trained[:: -(-len(trained) // _PARAMETERS)]
+        slopes.name, slopes.moved = chosen[(slopes.step - _FIRST) % len(chosen)]
+        slopes.held = hash_of(slopes.moved)
+        draws = torch.Generator(device="cpu").manual_seed(slopes.held % (1 << 63))
+        size = float(slopes.moved.detach().double().square().mean()) ** 0.5 or 0.1
+        direction = _MOVE * size * torch.randn(slopes.moved.shape, generator=draws, device="cpu")
+        slopes.direction = direction.to(slopes.moved.device, slopes.moved.dtype)
+    slopes.kept = slopes.moved.detach().clone()
+    slopes.moved.data.add_(slopes.direction)
+
+
+def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
+    slopes: Slopes = context.memory[_SLOPES]
+    root, parameter = points.root_of(call), slopes.moved
+    if slopes.is_over:
+        return
+    if getattr(root, "numel", None) is not None and root.numel() == 1 and call.value("grad_tensors") is None:
+        slopes.loss = (slopes.loss or 0.0) + float(root.item())
+    if slopes.backwards == 0 and parameter is not None:
+        slopes.base = parameter.grad.clone() if parameter.grad is not None else None
+    yield
+    if parameter is not None and parameter.grad is not None:
+        gradient = parameter.grad if slopes.base is None else parameter.grad - slopes.base
+        slopes.product = float((gradient * slopes.direction).sum())
+    _put_back(slopes)
+    _keep(context, slopes)
+    slopes.backwards += 1
+
+
+def _put_back(slopes: Slopes) -> None:
+    if slopes.kept is not None:
+        slopes.moved.data.copy_(slopes.kept)
+        slopes.kept = None
+
+
+def _keep(context: RankContext, slopes: Slopes) -> None:
+    """Save the gradients in the first run, and use them in the second."""
+    torch = sys.modules["torch"]
+    path = slopes.folder / f"slope.{context.events.rank}.{slopes.step}.{slopes.backwards}.pt"
+    trained = _parameters(slopes)
+    slopes.graded |= {id(each) for _, each in trained if each.grad is not None}
+    context.memory[IN_CHECKPOINT] = True
+    try:
+        if context.mode != PROBE:
+            torch.save([each.grad for _, each in trained], path)
+            return
+        recorded = torch.load(path) if path.exists() else []
+    finally:
+        context.memory[IN_CHECKPOINT] = False
+    for (_, each), gradient in zip(trained, recorded):
+        if each.grad is not None and gradient is not None:
+            each.grad.copy_(gradient)
+
+
+def _before_step(context: RankContext, _: Any) -> None:
+    slopes: Slopes = context.memory[_SLOPES]
+    if slopes.is_over:
+        return
+    _put_back(slopes)  # if no backward pass came
+    context.note(LossSlope(slopes.step, slopes.loss, slopes.name, slopes.held, slopes.product, slopes.is_cut))
+    slopes.step, slopes.backwards, slopes.loss = slopes.step + 1, 0, None
+    slopes.is_cut = False
+    slopes.name, slopes.moved, slopes.direction, slopes.product, slopes.base = "", None, None, None, None
+    if slopes.step >= _STEPS or not _parameters(slopes):
+        slopes.is_over = True
+        if context.mode == PROBE:
+            context.flush()
+            raise SystemExit(0)

@@ -1,0 +1,83 @@
+"""A gradient says how the loss changes: if moves of a parameter show otherwise, it is wrong, whatever computed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from compose_sim.core.checks import PASSED, Case, CheckResult
+from compose_sim.core.checks.rules.replays import may_be_probed
+from compose_sim.core.checks.rules.slopes import judge_slopes
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.data import Join
+from compose_sim.node.records.gradients import LossSlope
+from tests.core.checks.rules.cluster import observe
+
+LOSSES = [1.0 - 0.01 * step for step in range(12)]
+SLOPES = [0.0, 0.0, 3e-4, -2e-4, 5e-4, 1e-4, -4e-4, 2e-4, 3e-4, -1e-4, -3e-4, 2e-4]  # how a move changes the loss
+RANDOM = [0.0, 0.0, -1e-4, 3e-4, 1e-4, 5e-4, 2e-4, -3e-4, -2e-4, 4e-4, 1e-4, -5e-4]
+
+Products = Callable[[int, int], float | None]  # by rank and step
+
+
+def run(products: Products | None = None, *, held: Callable[[int], int] = lambda _: 7, cut: bool = False) -> Observed:
+    """Return the first run, or the second one, whose gradients predict these changes."""
+
+    def record(rank: int, step: int) -> LossSlope:
+        if products is None or step < 2:
+            return LossSlope(step, LOSSES[step], "", 0, None)
+        name = ("first.weight", "second.weight")[step % 2]
+        return LossSlope(step, LOSSES[step] + SLOPES[step], name, held(rank), products(rank, step), is_cut=cut)
+
+    return Observed(ranks={rank: observe(rank, [record(rank, step) for step in range(12)]) for rank in range(2)})
+
+
+def judged(second: Observed | None, first: Observed | None = None) -> CheckResult | None:
+    return judge_slopes(Case(observed=first or run(), verdict="passed", probed=second))
+
+
+def test_right_gradients_of_copies_and_of_parts_are_no_finding() -> None:
+    assert judged(run(lambda rank, step: SLOPES[step])) is None
+    assert judged(run(lambda rank, step: SLOPES[step] / 2, held=lambda rank: rank)) is None  # parts
+    assert judged(run(lambda rank, step: 4 * SLOPES[step])) is None  # a factor is no mistake by itself
+    assert judged(run(lambda rank, step: SLOPES[step] * (2 if rank else 0))) is None  # not reduced yet
+
+
+def test_the_parameter_whose_gradient_is_wrong_is_named() -> None:
+    result = judged(run(lambda rank, step: RANDOM[step] if step % 2 else SLOPES[step]))
+
+    assert result is not None
+    assert result.status == "warned"
+    assert "second.weight" in result.detail
+    assert "first.weight" not in result.detail
+
+
+@pytest.mark.parametrize("kind", ["cut", "other losses", "no run"])
+def test_nothing_is_said_without_a_second_run_that_is_the_same(kind: str) -> None:
+    wrong: Products = lambda rank, step: RANDOM[step]  # noqa: E731
+    first = run()
+    if kind == "other losses":
+        first = Observed(
+            ranks={rank: observe(rank, [LossSlope(step, 2.0, "", 0, None) for step in range(12)]) for rank in range(2)}
+        )
+
+    assert judged(None if kind == "no run" else run(wrong, cut=kind == "cut"), first) is None
+    assert judged(run(wrong)) is not None
+
+
+def test_ranks_that_make_other_steps_are_not_compared() -> None:
+    def observed(counts: Sequence[int], *more: Join) -> Observed:
+        notes = {
+            rank: [LossSlope(step, 1.0, "", 0, None) for step in range(count)] for rank, count in enumerate(counts)
+        }
+        return Observed(ranks={rank: observe(rank, [*each, *more]) for rank, each in notes.items()})
+
+    def asked(seen: Observed, verdict: str = PASSED) -> bool:
+        return may_be_probed(Case(observed=seen, verdict=verdict))
+
+    assert asked(observed([3, 3]))
+    assert not asked(observed([3, 2]))
+    assert not asked(observed([3]))
+    assert not asked(observed([3, 3]), "failed")
+    assert not asked(observed([3, 3], Join(enabled=True)))
