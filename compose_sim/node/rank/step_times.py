@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from ..records.timings import StepTimes
 from ..shared.event_log import EventLog, clock_of
@@ -72,10 +73,19 @@ class Times:
             for what, began, ended, group, size, number in self._waits
         ]
         fields = f'"step":{self._steps + 1},"began":{self._ahead + zero:.6f},"work":[{",".join(work)}]'
-        self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]')
+        queued = "" if self._steps else f',"queued":{_queued():.3f}'
+        self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]{queued}')
         self._work.clear()
         self._waits.clear()
 
     def _write_if_long(self) -> None:
         if len(self._work) + len(self._waits) >= _MAX_SPANS:
             self.write()
+
+
+def _queued() -> float:
+    """Return how many seconds the main thread has waited for a processor; 0 if the kernel does not count them."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -35,3 +35,4 @@ class StepTimes(Record):
     began: Moment
     work: tuple[Activity, ...] = ()
     waits: tuple[Wait, ...] = ()
+    queued: float = 0.0  # in the first step: seconds in which the rank could have run, but the machine ran others

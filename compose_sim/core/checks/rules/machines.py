@@ -351,6 +351,7 @@ def nondeterminism(case: Case) -> Result:
 
 
 _MIN_WAIT_S = 5.0
+_QUEUED = 0.2  # of a wait: the share in which the late rank waited for a processor
 _NOT_PREPARED = ("init_process_group", "DDP's gradient all-reduce")
 _MIN_REDUCTIONS = 4  # reductions per step
 
@@ -373,6 +374,7 @@ def _prepares_alone(observed: Observed) -> Result | None:
     for times in observed.of(StepTimes):
         for wait in times.waits if times.step <= 1 else ():
             waits.setdefault((wait.group, wait.sequence), {})[times.rank] = wait
+    queued = {each.rank: each.queued for each in observed.of(StepTimes) if each.queued}
     worst: tuple[float, dict[int, Wait], list[int]] | None = None
     for by_rank in waits.values():
         first = by_rank[min(by_rank)]
@@ -381,6 +383,8 @@ def _prepares_alone(observed: Observed) -> Result | None:
             continue
         late = [rank for rank, wait in by_rank.items() if wait.lasted < _MIN_WAIT_S * 1e6 / 2]
         lost = min((wait.lasted / 1e6 for rank, wait in by_rank.items() if rank not in late), default=0.0)
+        if any(queued.get(rank, 0.0) > _QUEUED * lost for rank in late):
+            continue  # the machine was busy
         if lost >= _MIN_WAIT_S and 0 < 2 * len(late) <= len(by_rank) and (worst is None or lost > worst[0]):
             worst = lost, by_rank, late
     if worst is None:

@@ -33,6 +33,15 @@ def test_ranks_that_wait_before_the_first_step(seconds: tuple[float, ...], statu
     assert wasted_time.judge(case(records)).status == status
 
 
+def test_a_rank_that_the_machine_does_not_run_is_not_blamed() -> None:
+    def judged(queued: float) -> str:
+        late = StepTimes(1, 0.0, (), (Wait("barrier #1 (train.py, line 7)", 0, 100_000, "0", 4, 1),), queued)
+        return wasted_time.judge(case({rank: [waited(8.0) if rank else late, step(1)] for rank in range(4)})).status
+
+    assert judged(4.0) == "passed"
+    assert judged(0.5) == "warned"
+
+
 def test_a_first_batch_that_loads_slowly_is_no_preparation() -> None:
     wait = "DDP's gradient all-reduce in backward (train.py, line 9)"
     records = {rank: [waited(8.0 * (rank > 0), what=wait), step(1)] for rank in range(4)}
