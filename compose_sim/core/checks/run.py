@@ -36,7 +36,14 @@ from compose_sim.node.records.data import (
     TrainingForward,
 )
 from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, TrainerLibraries, VariableSet
-from compose_sim.node.records.gradients import DetachedInLoss, ParameterNames, SketchedStep, SketchedTensors
+from compose_sim.node.records.gradients import (
+    BoundaryGradient,
+    DetachedInLoss,
+    LossSlope,
+    ParameterNames,
+    SketchedStep,
+    SketchedTensors,
+)
 from compose_sim.node.records.models import (
     DdpModel,
     EvaluatedModel,
@@ -91,6 +98,7 @@ _HASHED: _Kinds = (OptimizerStep, TensorTable, TensorHashes)
 
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
 DEPENDING: Mapping[str, _Kinds] = {
+    "boundaries": (BoundaryGradient,),
     "checkpoints": (LoadedState, LoadedElsewhere, StepTimes),
     "clipping": (Clip, ShardScaling),
     "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
@@ -118,6 +126,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "resume": (HeldTensors, HeldState, StateMoved, InterruptedHere),
     "running_statistics": (RunningStatistics,),
     "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),
+    "slopes": (LossSlope,),
     "states": (TensorTable, TensorHashes),
     "timings": (StepTimes,),
 }

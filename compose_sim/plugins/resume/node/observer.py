@@ -20,6 +20,7 @@ from ....node.rank.observers.loaders import iteration_of
 from ....node.rank.observers.optimizers import follow_gradients
 from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points, updates_by_hand
+from ....node.records.models import BY_HAND
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
 from .holdings import Holdings, sketch
@@ -65,6 +66,7 @@ def begin(context: RankContext) -> None:
     points.SCALER_STEPS.subscribe(_scale)
     follow_gradients(_before_step, lambda _: None)
     points.AFTER_STEP.subscribe(_after_step)
+    points.OPTIMIZER_MADE.subscribe(_made)
     updates_by_hand.follow(context)
     moves.follow()
     if settings.get("half"):
@@ -76,6 +78,13 @@ def end(context: RankContext) -> None:
     optimizer = watched.optimizer() if watched is not None and watched.optimizer is not None else None
     if watched is not None and optimizer is not None:
         _note(context, watched, optimizer, "end")
+
+
+def _made(context: RankContext, call: points.TorchCall) -> None:
+    """Forget backward passes before there was an optimizer: they were no training."""
+    watched: Watched = context.memory[_STATE]
+    if not watched.steps and type(call.owner).__name__ != BY_HAND:
+        watched.batches, watched.backwards, watched.loss, watched.awaits_input = [], 0, None, True
 
 
 def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
