@@ -268,7 +268,7 @@ class CheckedRun:
             session.add_environment(COMPOSESIM_RECORD=record, **limit)
 
     def _replay(self, name: str, *, is_whole: bool = False, **variables: str) -> tuple[Observed | None, str]:
-        """Return what a replay observed at world size 1, and the reason if it is not usable."""
+        """Return what another run observed, at world size 1 unless it is a whole one, and the reason if it is not usable."""
         session = self._session
         patience = _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
         request, copy = session.request, self._copy

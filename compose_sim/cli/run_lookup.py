@@ -39,7 +39,7 @@ run_option = click.option(
     "run",
     metavar="NAME",
     callback=run_name,
-    help="Name of the run (default: the only one of this project that is running, or the latest).",
+    help="Name of the run (default: that of this project).",
 )
 
 

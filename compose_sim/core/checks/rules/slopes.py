@@ -12,7 +12,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import LossSlope
 
 _MIN_MOVES = 3
-_UNSOUND = 0.95  # the correlation of both changes: that of right gradients is above 0.98
+_UNSOUND = 0.95  # the correlation of both changes: that of right gradients is nearly 1
 _NOISE = 1e-5  # of a loss, relative
 
 
@@ -85,7 +85,7 @@ def judge_slopes(case: Case) -> Result | None:
     worst = min(unsound, key=lambda name: correlations[name])
     return warned(
         f"the gradients of {names_text(unsound)} do not say how the loss changes if they are moved a little: the correlation is "
-        f"{correlations[worst]:.2f} over {len(by_name[worst])} steps for {worst}, and above 0.98 for a right gradient",
+        f"{correlations[worst]:.2f} over {len(by_name[worst])} steps for {worst}, and nearly 1 for a right gradient",
         fix="Find what the backward pass loses, adds twice or gives to the wrong part: the `backward` of an autograd.Function, a "
         "gather without gradient, a mask or a slice of another rank. If a part of the loss is meant to have no gradient: "
         "`--skip matches-single`.",

@@ -11,7 +11,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
 
-LATER = "only the first step is compared, by what it makes of the weights"
+_LATER = "only the first step is compared, by what it makes of the weights"
 
 
 def are_comparable(observed: Observed) -> bool:
@@ -40,10 +40,10 @@ def _groups(observed: Observed) -> list[tuple[int, ...]]:
     """Return the groups of several ranks that hold the same weights after each of the first steps; none if there is one, or others."""
     steps = _steps(observed)
     groups = _alike(steps[0]) if len(steps) >= MIN_STEPS else []
-    apart = len(groups) > 1 and all(len(ranks) > 1 for ranks in groups)
-    return (
-        groups if apart and all(_alike(each) == groups for each in steps) else []
-    )  # ranks may average them now and then
+    if len(groups) < 2 or any(len(ranks) < 2 for ranks in groups):
+        return []
+    always = all(_alike(each) == groups for each in steps)  # else ranks may average them now and then
+    return groups if always else []
 
 
 def hold_the_same(observed: Observed) -> bool:
@@ -96,7 +96,7 @@ def judge_update(case: Case) -> Result | None:
     if update.difference < SAME_UPDATE:
         return passed(
             f"step 1 changes the weights as one rank with the same samples does, within {update.difference:.1e}",
-            unjudged=LATER,
+            unjudged=_LATER,
         )
     may_be_scaled = update.cosine > PARALLEL and not update.settings_are_equal
     if update.difference < OTHER_UPDATE or may_be_scaled:

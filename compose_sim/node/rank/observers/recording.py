@@ -8,11 +8,10 @@ import traceback
 import weakref
 from typing import Any, Callable
 
-from ...records.models import BY_HAND
 from ...records.replays import RecordingStopped
 from .. import tracked
 from ..context import RankContext, here
-from ..torch_hooks import after_import, points
+from ..torch_hooks import after_import, points, updates_by_hand
 from .loaders import indices_of
 from .optimizers import follow_gradients
 
@@ -75,7 +74,7 @@ def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _made(context: RankContext, call: points.TorchCall) -> None:
     """Forget what models were given before there was an optimizer."""
-    if not tracked.optimizers.made and type(call.owner).__name__ != BY_HAND:
+    if not tracked.optimizers.made and not updates_by_hand.stands_in(call.owner):
         _call(context, lambda recorder: recorder.inputs.clear())
 
 

@@ -7,12 +7,11 @@ import sys
 import traceback
 from typing import Any, Callable
 
-from ...records.models import BY_HAND
 from ...records.replays import ReplayFailed
 from .. import tracked
 from ..context import RankContext, here
 from ..replay import meshes
-from ..torch_hooks import after_import, points
+from ..torch_hooks import after_import, points, updates_by_hand
 from .optimizers import follow_gradients
 
 _REPLAYER = "replaying.replayer"
@@ -77,7 +76,7 @@ def _length(context: RankContext, call: points.TorchCall) -> None:
 
 def _made(context: RankContext, call: points.TorchCall) -> None:
     """Forget what models were given before there was an optimizer."""
-    if not tracked.optimizers.made and type(call.owner).__name__ != BY_HAND:
+    if not tracked.optimizers.made and not updates_by_hand.stands_in(call.owner):
         _call(context, lambda replayer: replayer.inputs.clear())
 
 

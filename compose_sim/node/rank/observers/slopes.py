@@ -33,9 +33,7 @@ class Slopes:
     """What is measured in this rank."""
 
     folder: Path
-    models: list[Any] = field(
-        default_factory=list
-    )  # weak references to the outermost ones, in the order of their first calls
+    models: list[Any] = field(default_factory=list)  # weak references to the outermost ones, as they were called
     parts: set[int] = field(default_factory=set)
     graded: set[int] = field(default_factory=set)  # parameters that a backward pass gave a gradient
     step: int = 0

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from ...records.models import BY_HAND
 from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
 from .. import tracked
 from ..context import RankContext
+from ..torch_hooks.updates_by_hand import stands_in
 from . import batches, shards, weights
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
 from .batches import collated
@@ -201,9 +201,7 @@ class Replayer:
         why = self._why_not or self.weights.before(self.inputs.models())
         if why:
             self.end(why)
-        recorded["settings_are_equal"] = (
-            type(optimizer).__name__ != BY_HAND and settings_of(optimizer) == recorded["settings"]
-        )
+        recorded["settings_are_equal"] = not stands_in(optimizer) and settings_of(optimizer) == recorded["settings"]
 
     def _put_together(self, held: list[Any], ours: Any, recorded: dict[str, Any]) -> list[Layout]:
         """Put what ranks hold in parts together, in the record of this step, and return how; nothing if that is not possible."""

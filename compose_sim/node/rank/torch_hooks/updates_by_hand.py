@@ -68,6 +68,11 @@ def follow(context: RankContext) -> None:
     points.MODULE_CALLED.subscribe(_module_called, first=True)
 
 
+def stands_in(optimizer: Any) -> bool:
+    """Return whether an optimizer is not the script's own, but stands for its updates by hand."""
+    return type(optimizer).__name__ == BY_HAND
+
+
 def place_of_step(context: RankContext) -> Place | None:
     """Return the line that makes the step that ends now."""
     updates: Updates | None = context.memory.get(_UPDATES)
@@ -75,7 +80,7 @@ def place_of_step(context: RankContext) -> Place | None:
 
 
 def _made(context: RankContext, call: points.TorchCall) -> None:
-    if type(call.owner).__name__ != BY_HAND:
+    if not stands_in(call.owner):
         updates: Updates = context.memory[_UPDATES]
         updates.is_over, updates.awaits_change = True, False
 
@@ -115,9 +120,8 @@ def _backward(context: RankContext, _: points.TorchCall) -> points.Steps:
     updates: Updates = context.memory[_UPDATES]
     if updates.mode is not None and not updates.is_over:
         updates.backwards += 1
-        if (
-            updates.optimizer is None and updates.backwards & (updates.backwards - 1) == 0
-        ):  # 1, 2, 4, …: a search takes long
+        is_due = updates.backwards & (updates.backwards - 1) == 0  # at 1, 2, 4, …: a search takes long
+        if updates.optimizer is None and is_due:
             updates.parameters = _trained(updates.called)
         updates.storages = frozenset(map(_storage_of, updates.parameters)) - {0}
         updates.awaits_change = True
@@ -194,6 +198,7 @@ def modules_among(living: Iterable[Any]) -> list[Any]:
 
 
 def is_module(thing: Any) -> bool:
+    """Return whether an object is a module of torch."""
     kind: type = type(thing)  # not isinstance: it asks proxies
     return issubclass(kind, sys.modules["torch"].nn.Module)
 

@@ -18,8 +18,7 @@ from ....node.rank.context import RankContext
 from ....node.rank.observers.models import clean
 from ....node.rank.observers.samples import bytes_of
 from ....node.rank.observers.sketches import sums_of
-from ....node.rank.torch_hooks.updates_by_hand import is_module, modules_among
-from ....node.records.models import BY_HAND
+from ....node.rank.torch_hooks.updates_by_hand import is_module, modules_among, stands_in
 from ....node.records.resumption import HeldTensor, TensorSketch
 from ....node.shared.frames import is_user_code
 
@@ -75,7 +74,7 @@ class Holdings:
             for name, parameter in model.named_parameters():
                 names.setdefault(id(parameter), clean(name))
         yield from _of_optimizer(optimizer, names)
-        if type(optimizer).__name__ == BY_HAND:
+        if stands_in(optimizer):
             yield from self._of_users_optimizers({*names})
         for model in models:
             lost = {f"{prefix}{own}" for prefix, own in _not_saved(model)}

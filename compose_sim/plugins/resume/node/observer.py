@@ -20,7 +20,6 @@ from ....node.rank.observers.loaders import iteration_of
 from ....node.rank.observers.optimizers import follow_gradients
 from ....node.rank.observers.samples import rows_of
 from ....node.rank.torch_hooks import features, points, updates_by_hand
-from ....node.records.models import BY_HAND
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
 from .holdings import Holdings, sketch
@@ -83,7 +82,7 @@ def end(context: RankContext) -> None:
 def _made(context: RankContext, call: points.TorchCall) -> None:
     """Forget backward passes before there was an optimizer: they were no training."""
     watched: Watched = context.memory[_STATE]
-    if not watched.steps and type(call.owner).__name__ != BY_HAND:
+    if not watched.steps and not updates_by_hand.stands_in(call.owner):
         watched.batches, watched.backwards, watched.loss, watched.awaits_input = [], 0, None, True
 
 
