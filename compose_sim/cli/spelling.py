@@ -57,8 +57,9 @@ def no_such_verb(name: str, verbs: Iterable[str], context: click.Context) -> cli
 
 def with_suggestion(error: click.ClickException) -> click.ClickException:
     """Return an error about a command line with what the user most likely means, if that is known."""
-    if isinstance(error, click.NoSuchOption):
-        return _no_such_option(error)
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        words = f"No such option '{error.option_name}'.{_meant_by(error.option_name, error.ctx)}"
+        return click.UsageError(words, error.ctx)
     if isinstance(error, click.UsageError) and error.ctx and (extra := _EXTRA.fullmatch(error.message)):
         takes_run = any("--run" in param.opts for param in error.ctx.command.params)
         suggestion = f" Did you mean '--run {extra[1]}'?" if takes_run else ""
@@ -66,21 +67,16 @@ def with_suggestion(error: click.ClickException) -> click.ClickException:
     return error
 
 
-def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error with one suggestion in place of several: the option that a user of other launchers means, or the nearest."""
-    known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
-    meant = MEANT.get(error.option_name, "")
-    near = meant if meant in known else nearest(error.option_name, known)
-    if error.ctx and isinstance(error.ctx.command, click.Group) and error.option_name[2:] in error.ctx.command.commands:
-        near = f"{error.ctx.command_path} {error.option_name[2:]}"
-    suggestion = f" Did you mean '{near}'?" if near else ""
-    script = next((word for word in sys.argv if word.endswith(".py")), "") if error.ctx else ""
-    if script and meant not in known and not near.startswith(error.option_name[:4]):
-        suggestion = (
-            f" Options of {script} go after it: {error.ctx.command_path} {script} {error.option_name} …"
-            if error.ctx
-            else ""
-        )
-    if error.option_name[1:].isdecimal():
-        suggestion = " A number must be at least 1."
-    return click.UsageError(f"No such option '{error.option_name}'.{suggestion}", error.ctx)
+def _meant_by(name: str, context: click.Context) -> str:
+    """Return the sentence about an unknown option, after a space: what the user most likely means, or nothing."""
+    if name[1:].isdecimal():
+        return " A number must be at least 1."
+    if isinstance(context.command, click.Group) and name[2:] in context.command.commands:
+        return f" Did you mean '{context.command_path} {name[2:]}'?"
+    known = [spelling for param in context.command.params for spelling in param.opts]
+    meant = MEANT.get(name, "")
+    near = meant if meant in known else nearest(name, known)
+    script = next((word for word in sys.argv[1:] if word.endswith(".py")), "") if "program" in known else ""
+    if script and meant not in known and not near.startswith(name[:4]):
+        return f" Options of {script} go after it: {context.command_path} {script} {name} …"
+    return f" Did you mean '{near}'?" if near else ""
