@@ -24,7 +24,8 @@ PROBE = "probe"  # the mode of the second run
 _SLOPES = "slopes.slopes"
 _STEPS, _FIRST = 24, 2  # steps that are measured, and the first in which a parameter is moved
 _PARAMETERS = 5
-_MAX_ELEMENTS = 200_000  # of all parameters: gradients are saved at each step
+_MAX_ELEMENTS = 200_000  # of all parameters: gradients are saved after each backward pass
+_MAX_BACKWARDS = 16  # of one step
 _MOVE = 0.003  # relative to the size of the numbers in a parameter
 
 
@@ -129,7 +130,8 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
         gradient = parameter.grad if slopes.base is None else parameter.grad - slopes.base
         slopes.product = float((gradient * slopes.direction).sum())
     _put_back(slopes)
-    _keep(context, slopes)
+    if slopes.backwards < _MAX_BACKWARDS:
+        _keep(context, slopes)
     slopes.backwards += 1
 
 
@@ -141,6 +143,8 @@ def _put_back(slopes: Slopes) -> None:
 
 def _keep(context: RankContext, slopes: Slopes) -> None:
     """Save the gradients in the first run, and use them in the second."""
+    from ..replay.batches import compact
+
     torch = sys.modules["torch"]
     path = slopes.folder / f"slope.{context.events.rank}.{slopes.step}.{slopes.backwards}.pt"
     trained = _parameters(slopes)
@@ -148,7 +152,7 @@ def _keep(context: RankContext, slopes: Slopes) -> None:
     context.memory[IN_CHECKPOINT] = True
     try:
         if context.mode != PROBE:
-            torch.save([each.grad for _, each in trained], path)
+            torch.save(compact([each.grad for _, each in trained]), path)
             return
         recorded = torch.load(path) if path.exists() else []
     finally:
@@ -164,10 +168,10 @@ def _before_step(context: RankContext, _: Any) -> None:
         return
     _put_back(slopes)  # if no backward pass came
     context.note(LossSlope(slopes.step, slopes.loss, slopes.name, slopes.held, slopes.product, slopes.is_cut))
-    slopes.step, slopes.backwards, slopes.loss = slopes.step + 1, 0, None
-    slopes.is_cut = False
+    ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not _parameters(slopes)
+    slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
     slopes.name, slopes.moved, slopes.direction, slopes.product, slopes.base = "", None, None, None, None
-    if slopes.step >= _STEPS or not _parameters(slopes):
+    if ends:
         slopes.is_over = True
         if context.mode == PROBE:
             context.flush()

@@ -245,3 +245,33 @@ def test_a_gradient_that_is_tiny_beside_the_parameters_is_rounding() -> None:
 
     assert gradients.compare(noise, other, largest=least, precision="float32").vanished
     assert not gradients.compare(small, near, largest=least, precision="float32").vanished
+
+
+FLAT = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(2, 1, bias=False)
+flat = torch.zeros(8 << 20)
+model.weight.grad = flat[:2].view(1, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    dist.all_reduce(flat[:2])
+    optimizer.step()
+    flat.zero_()
+dist.destroy_process_group()
+"""
+
+
+def test_the_record_of_a_gradient_in_a_large_buffer_is_small(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    many = cluster(FLAT, nproc=2)
+    record = tmp_path / "record"
+    (many.folder / "observations").mkdir()
+    many.environment |= {"COMPOSESIM_RECORD": str(record), "COMPOSESIM_CHECK": "record"}
+    assert set(many.start(1).exit_codes().values()) == {0}
+
+    sizes = {path.name: path.stat().st_size for path in record.iterdir()}
+    assert {"slope.0.0.0.pt", "slope.1.2.0.pt"} <= sizes.keys()
+    assert sum(sizes.values()) < 1 << 20
