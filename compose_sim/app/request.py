@@ -142,10 +142,11 @@ def _check_script(path: Path, name: str, folder: Path) -> None:
     if not path.exists():
         scripts = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
         near = nearest_file(path.name, scripts)
+        meant = name if name.startswith(f"{near} ") else Path(name).with_name(near or "_")
         raise SpecError(
             f"the script '{name}' does not exist" + (f"; did you mean '{near}'?" if near else ""),
             evidence=f"in '{path.parent}' there is: {', '.join(scripts[:5])}" if scripts and not near else "",
-            hint=f"composesim up {Path(name).with_name(near)}" if near else "composesim init writes one to start from",
+            hint=f"composesim up {meant}" if near else "composesim init writes one to start from",
         )
     if not path.is_file():
         piped = path.is_fifo() or path.is_char_device() or path.is_socket()  # such as /dev/stdin

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -15,10 +17,104 @@ from compose_sim.cli import main
 from compose_sim.cli.options import _RECIPE_FLAGS
 from compose_sim.core.request.flags import OPTIONS
 from compose_sim.plugins.registry import built_in
-from tests.cli.conftest import UP, Project
+from tests.builders import PATIENCE_S
+from tests.cli.conftest import COMMAND, UP, Project
 
 Typed = Callable[..., tuple[int, str]]
 PLAN = ("plan", "--engine", "local")
+MEANT = [
+    (("upp", "train.py"), 2, "Did you mean 'up'?"),
+    (("chek", "train.py"), 2, "Did you mean 'check'?"),
+    (("fault", "kil", "node-0"), 2, "did you mean 'kill'?"),
+    (("run", "train.py"), 2, "Did you mean 'up'?"),
+    (("stop",), 2, "Did you mean 'down'?"),
+    (("up", "--batch-size", "4", "train.py"), 2, "Options of train.py go after it"),
+    ((*PLAN, "train.py", "--node", "4"), 0, "options of composesim go before it"),
+    (("explain", "set-epoch"), 2, "Try: composesim check --explain set-epoch"),
+    (("up", "--node", "4", "train.py"), 2, "Did you mean '--nodes'?"),
+    (("up", "-n", "4", "train.py"), 2, "Did you mean '--nodes'?"),
+    (("scale", "--jsn", "3"), 2, "Did you mean '--json'?"),
+    (("scale", "3", "demo"), 2, "Did you mean '--run demo'?"),
+    (("down", "demo"), 2, "there is no run 'demo'"),
+    (("logs", "demo"), 2, "there is no run 'demo'"),
+    (("logs", "one", "--run", "two"), 2, "two runs are named: 'one' and 'two'"),
+    ((*PLAN, "torchrun", "--nproc-per-node", "2", "train.py"), 2, "Try: composesim up --nproc-per-node 2 train.py"),
+    ((*PLAN, "python3", "train.py", "--lr", "1"), 2, "Try: composesim up train.py --lr 1"),
+    ((*PLAN, "python", "-m", "package.train"), 2, "Try: composesim up -m package.train"),
+    ((*PLAN, "accelerate", "launch", "train.py"), 2, "Try: composesim up train.py"),
+    ((*PLAN, "mpirun", "-np", "4", "train.py"), 2, "'mpirun' starts ranks, and so does composesim: leave it out"),
+    ((*PLAN, "--mount", ".:/usr", "train.py"), 2, "would hide '/usr'"),
+    ((*PLAN, "--mount", ".:/proc/self", "train.py"), 2, "would hide '/proc/self'"),
+    ((*PLAN, "--env", "RANK=3", "--env", "LR=1", "train.py"), 0, "--env RANK: no effect"),
+    ((*PLAN, "--hang-timeout", "0", "train.py"), 2, "more than 0, or never"),
+    (("ps", "demo"), 2, "Got unexpected extra argument (demo)."),
+    (("up", "--standalone", "train.py"), 2, "composesim itself is the rendezvous"),
+    (("up", "--nnodes", "1:4", "train.py"), 2, "elastic takes a range"),
+    ((*PLAN, "trian.py"), 2, "Try: composesim up train.py"),
+    ((*PLAN, "train.py --epochs 3"), 2, "Try: composesim up train.py --epochs 3"),
+    ((*PLAN, "train.py:main"), 2, "Try: composesim up train.py"),
+    ((*PLAN, "nested.py"), 2, "'nested.py' is not Python source: it is nested too deeply"),
+    ((*PLAN, "spec.yaml"), 2, "Try: composesim up -f spec.yaml"),
+    ((*PLAN, "null.py"), 2, "'null.py' is not Python source: it contains null bytes"),
+    ((*PLAN, "--", "-dash.py"), 2, "Try: composesim up ./-dash.py"),
+    ((*PLAN, "--", "train.py"), 2, "Try: composesim up train.py"),
+    ((*PLAN, "-f", "unquoted.yaml"), 2, 'Try: "${HOME}" with quotes'),
+    ((*PLAN, "--name", "My Run", "train.py"), 2, "such as 'my-run'"),
+    ((*PLAN, "--recipe", "pytorch", "train.py"), 2, "did you mean 'ddp'?"),
+    ((*PLAN, "--recipe", "exce", "train.py"), 2, "did you mean 'exec'?"),
+    ((*PLAN, "bin.py"), 2, "there is: has_fields.py"),
+    ((*PLAN, "/dev/null"), 2, "Try: composesim up - reads it from standard input"),
+    (("completion", "bsh"), 2, "there is no 'bsh'; did you mean 'bash'?"),
+    (("completion", "powershell"), 2, "there are bash, zsh, fish"),
+    (("scale", "-1"), 2, "A number must be at least 1."),
+]
+# Values that no run can have, each with a part of what quotes it.
+REFUSED = [
+    (("--nodes=2,3",), "'2,3' is not a number of nodes"),
+    (("--nodes", "1e1"), "'1e1' is not a number of nodes"),
+    (("--cpus", "-1"), "'-1' is too small"),
+    (("--cpus", "64"), "leave --cpus out"),
+    (("--timeout", "0s"), "'0s' is too small"),
+    (("--timeout", "-5m"), "write it like 90s"),
+    (("--timeout", "1h30"), "'1h30' is not a duration"),
+    (("--mount", "nowhere:/data"), "Try: mkdir -p "),
+    (("--mount", ".:relative"), "must be an absolute path"),
+    (("--publish", "jupyter=99999"), "at most 65535"),
+    (("--elastic", "2"), "such as 2:4"),
+    (("--elastic", "0:2"), "'0:2' is not MIN:MAX nodes"),
+    (("--link", "10mbit"), "leave --link out"),
+    (("--link", "loss=150%"), "below 100%"),
+    (("--gpus-per-node", "0"), "at least 1"),
+    (("--launcher", "mpirun"), "is not one of warm, torchrun, env"),
+    (("--max-restarts", "-1"), "at least 0"),
+    (("--master-port", "80"), "at least 1024"),
+    (("--master-port", "70000"), "at most 65535"),
+    (("--user", "nosuchuser"), "no user 'nosuchuser'"),
+    (("--name", "Ünï"), "'Ünï' is not a run name"),
+    (("--name", "-"), "'-' is not a run name"),
+    (("-f", "train.py"), "train.py, line 1: a spec is a mapping"),
+    (("--env", "A B=1"), "'A B' is not a valid name"),
+]
+SETTINGS = [
+    ("composesim.yaml", "engine: Local", "Try: engine: local"),
+    ("composesim.yaml", "engine: no", "'no' is not one of auto, docker"),
+    ("composesim.yaml", "nodes: [1, 2]", "and on line 1: nodes: '2' is not a mapping"),
+    ("composesim.yaml", "env: [A=1]", 'Try: env: {NAME: "value"}'),
+    ("composesim.yaml", "link: fast", "'fast' is not part of a link"),
+    ("composesim.yaml", "nodes: a\ncpus: b\ngpus: c\nenv: d\ntimeout: e", "and on line 5: timeout: 'e'"),
+    ("pyproject.toml", "[tool.composesim]\nscrpt = 'a'", "line 2: unknown key 'scrpt'; did you mean 'script'?"),
+    ("pyproject.toml", "[tool.composesim]\nscrpt = 'a'", 'Try: script = "a"'),
+    ("pyproject.toml", "[tool.composesim]\nenv = ['A=1']", 'Try: env = {NAME = "value"}'),
+]
+# What a user types in a folder that has files of these names already.
+IN_A_FOLDER_WITH_FILES = [
+    ("init",),
+    ("init", "--vscode"),
+    ("init", "."),
+    ("skill",),
+    ("image", "build"),
+    ("render", "."),
+]
 
 
 @pytest.fixture
@@ -50,57 +146,50 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "answer"),
-    [
-        (("upp", "train.py"), 2, "Did you mean 'up'?"),
-        (("chek", "train.py"), 2, "Did you mean 'check'?"),
-        (("fault", "kil", "node-0"), 2, "did you mean 'kill'?"),
-        (("run", "train.py"), 2, "Did you mean 'up'?"),
-        (("stop",), 2, "Did you mean 'down'?"),
-        (("up", "--batch-size", "4", "train.py"), 2, "Options of train.py go after it"),
-        ((*PLAN, "train.py", "--node", "4"), 0, "options of composesim go before it"),
-        (("explain", "set-epoch"), 2, "Try: composesim check --explain set-epoch"),
-        (("up", "--node", "4", "train.py"), 2, "Did you mean '--nodes'?"),
-        (("up", "-n", "4", "train.py"), 2, "Did you mean '--nodes'?"),
-        (("scale", "--jsn", "3"), 2, "Did you mean '--json'?"),
-        (("scale", "3", "demo"), 2, "Did you mean '--run demo'?"),
-        (("down", "demo"), 2, "there is no run 'demo'"),
-        (("logs", "demo"), 2, "there is no run 'demo'"),
-        (("logs", "one", "--run", "two"), 2, "two runs are named: 'one' and 'two'"),
-        ((*PLAN, "torchrun", "--nproc-per-node", "2", "train.py"), 2, "Try: composesim up --nproc-per-node 2 train.py"),
-        ((*PLAN, "python3", "train.py", "--lr", "1"), 2, "Try: composesim up train.py --lr 1"),
-        ((*PLAN, "python", "-m", "package.train"), 2, "Try: composesim up -m package.train"),
-        ((*PLAN, "accelerate", "launch", "train.py"), 2, "Try: composesim up train.py"),
-        ((*PLAN, "mpirun", "-np", "4", "train.py"), 2, "'mpirun' starts ranks, and so does composesim: leave it out"),
-        ((*PLAN, "--mount", ".:/usr", "train.py"), 2, "would hide '/usr'"),
-        ((*PLAN, "--mount", ".:/proc/self", "train.py"), 2, "would hide '/proc/self'"),
-        ((*PLAN, "--env", "RANK=3", "--env", "LR=1", "train.py"), 0, "--env RANK: no effect"),
-        ((*PLAN, "--hang-timeout", "0", "train.py"), 2, "more than 0, or never"),
-        (("ps", "demo"), 2, "Got unexpected extra argument (demo)."),
-        (("up", "--standalone", "train.py"), 2, "composesim itself is the rendezvous"),
-        (("up", "--nnodes", "1:4", "train.py"), 2, "elastic takes a range"),
-        ((*PLAN, "trian.py"), 2, "Try: composesim up train.py"),
-        ((*PLAN, "nested.py"), 2, "'nested.py' is not Python source: it is nested too deeply"),
-        ((*PLAN, "spec.yaml"), 2, "Try: composesim up -f spec.yaml"),
-        ((*PLAN, "null.py"), 2, "'null.py' is not Python source: it contains null bytes"),
-        ((*PLAN, "--", "-dash.py"), 2, "Try: composesim up ./-dash.py"),
-        ((*PLAN, "--", "train.py"), 2, "Try: composesim up train.py"),
-        ((*PLAN, "-f", "unquoted.yaml"), 2, 'Try: "${HOME}" with quotes'),
-        ((*PLAN, "--name", "My Run", "train.py"), 2, "such as 'my-run'"),
-        ((*PLAN, "--recipe", "pytorch", "train.py"), 2, "did you mean 'ddp'?"),
-        ((*PLAN, "--recipe", "exce", "train.py"), 2, "did you mean 'exec'?"),
-        ((*PLAN, "bin.py"), 2, "there is: has_fields.py"),
-        ((*PLAN, "/dev/null"), 2, "Try: composesim up - reads it from standard input"),
-        (("completion", "bsh"), 2, "there is no 'bsh'; did you mean 'bash'?"),
-        (("completion", "powershell"), 2, "there are bash, zsh, fish"),
-        (("scale", "-1"), 2, "A number must be at least 1."),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ("words", "status", "answer"), MEANT, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
 def test_the_answer_names_what_was_meant(typed: Typed, words: tuple[str, ...], status: int, answer: str) -> None:
     left, printed = typed(*words)
 
     assert (left, answer in printed) == (status, True), printed
+
+
+@pytest.mark.parametrize(("words", "answer"), REFUSED, ids=lambda value: " ".join(value) * isinstance(value, tuple))
+def test_a_value_that_no_run_can_have_is_refused_and_quoted(typed: Typed, words: tuple[str, ...], answer: str) -> None:
+    status, printed = typed(*PLAN, *words, "train.py")
+
+    assert (status, printed.count("Error: "), answer in printed) == (2, 1, True), printed
+
+
+@pytest.mark.parametrize(("name", "text", "answer"), SETTINGS)
+def test_a_wrong_setting_is_quoted_with_its_line(typed: Typed, name: str, text: str, answer: str) -> None:
+    Path(name).write_text(text + "\n")
+    status, printed = typed("plan", "train.py")
+
+    assert (status, answer in printed) == (2, True), printed
+
+
+@pytest.mark.train
+def test_no_command_that_an_error_suggests_changes_a_file_of_the_user(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "composesim.yaml").write_text("engine: local\nlauncher: env\nnodes: 1\n")
+    for name in ("Dockerfile", "docker-compose.yml", "SKILL.md", ".gitignore", "composesim.yaml.bak"):
+        (tmp_path / name).write_text("mine\n")
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode" / "launch.json").write_text("{}\n")
+    mine = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    printed = [typed(*words)[1] for words in (*(words for words, *_ in MEANT), *IN_A_FOLDER_WITH_FILES)]
+    suggested = {
+        found
+        for text in printed
+        for found in re.findall(r"Try: (composesim [^…\n]+?)(?:,| reads | writes |$)", text, re.M)
+    }
+
+    assert len(suggested) > 10
+    for command in suggested:
+        words = shlex.split(command)[1:]
+        subprocess.run([*COMMAND, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S)
+        changed = [path for path, content in mine.items() if not path.exists() or path.read_bytes() != content]
+        assert changed == [], command
 
 
 def test_a_settings_file_of_another_name_is_refused_unless_the_right_one_is_there(typed: Typed) -> None:

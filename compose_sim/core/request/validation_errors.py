@@ -16,7 +16,7 @@ from compose_sim.errors import SpecError
 KeysAt = Callable[[KeyPath], list[str]]  # path of an unknown key -> the keys that are known there
 _WRONG_FORM = ("int_type", "tuple_type")
 _MAX_LISTED = 20  # a file can have thousands of unknown keys
-_EXAMPLES = {"env": "{NAME: value}", "nodes": "{memory: 2g}"}
+_EXAMPLES = {"env": '{NAME: "value"}', "nodes": "{memory: 2g}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

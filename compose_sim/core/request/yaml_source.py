@@ -45,7 +45,10 @@ class YamlText:
         return self.lines[path] if path in self.lines or not path else self.line_of(path[:-1])
 
     def error(self, path: KeyPath, problem: str, *, hint: str = "", more: str = "") -> SpecError:
-        """Return a SpecError about the value at this path, with the line as evidence."""
+        """Return a SpecError about the value at this path, with the line as evidence. A hint is YAML."""
+        key, is_entry, value = hint.partition(": ")
+        if self.source.endswith(".toml") and is_entry:
+            hint = f"{key} = " + (value.replace(": ", " = ") if value[:1] in '[{"' else f'"{value}"')
         return error_at(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
 
 

@@ -56,7 +56,7 @@ BAD = [
     ("image: ''", 1, "image: is empty", ""),
     ("recipe: Ray", 1, "recipe: 'Ray' is not a valid name: use lower-case letters, digits and -", ""),
     ("args: --epochs 3", 1, "args: '--epochs 3' is not a list", "args: [--epochs, 3]"),
-    ("env: [A=1]", 1, "env: a list is not a mapping", "env: {NAME: value}"),
+    ("env: [A=1]", 1, "env: a list is not a mapping", "env: {NAME: \"value\"}"),
     ("env:\n  A: 1\n  2B: x", 3, "env: '2B' is not a valid name for an environment variable", ""),
     ("env:\n  A:", 2, "env.A has no value", 'A: ""'),
     ("mounts:\n- a:/b\n- x", 3, "mounts: 'x' is not SOURCE:TARGET or SOURCE:TARGET:ro", ""),
