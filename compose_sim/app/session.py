@@ -32,7 +32,7 @@ from compose_sim.version import __version__
 if TYPE_CHECKING:  # `plan` runs nothing, and imports only what it needs
     from compose_sim.app.listener import Listener
     from compose_sim.app.node_removal import NodeRemoval
-    from compose_sim.core.report.report import Hint, Report
+    from compose_sim.core.report.report import Cause, Hint, Report
     from compose_sim.core.scenarios import Player
     from compose_sim.core.state.state import ClusterState
     from compose_sim.engine.lifetime.supervisor import Supervisor
@@ -317,22 +317,25 @@ class Session:
         if report.needs_hints:
             with suppress(OutOfTimeError), judging_time(_HINTS_S):  # a script may be as large as it likes
                 report = replace(report, hints=self.hints())
-        return self._with_mount_hint(report) if report.cause else report
+        return replace(report, cause=self._with_hint(report.cause)) if report.cause else report
 
-    def _with_mount_hint(self, report: Report) -> Report:
-        """Return the report with the option that would let nodes see a file, if a rank did not find one that this machine has."""
-        from compose_sim.core.report.missing import missing_file, mount_hint, on_this_machine
+    def _with_hint(self, cause: Cause) -> Cause:
+        """Return the failure with what lets nodes see a file, if a rank did not find one that this machine has."""
+        from compose_sim.core.report import missing
         from compose_sim.engine.host.answers import home_folder
 
-        cause = report.cause
-        path = missing_file(cause.message, self.plan) if cause else ""
-        source = on_this_machine(path, home_folder("")) if path else ""
-        if cause is None or not source or Path(source).is_relative_to(self.request.folder) or not Path(source).exists():
-            return report
-        if danger_of(Path(source), self.request.folder, allowed=()):  # the script chose the path
-            return report
-        hint = mount_hint(path, source, self.plan)
-        return replace(report, cause=replace(cause, traceback=f"{cause.traceback or ''}\n{hint}".lstrip()))
+        named, project = missing.missing_file(cause.message), self.request.folder
+        if not named:
+            return cause
+        path, script = missing.below(self.plan.working_directory, named), self.request.spec.script or ""
+        source, beside = Path(missing.on_this_machine(path, home_folder(""))), (project / script).parent / named
+        hint = ""
+        if beside.exists() and not Path(named).is_absolute() and not (project / named).exists():
+            hint = missing.folder_hint(named, script, self.plan)
+        elif self.plan.engine == "docker" and not source.is_relative_to(project) and source.exists():
+            is_allowed = not danger_of(source, project, allowed=())  # the script chose the path
+            hint = missing.mount_hint(path, str(source), self.plan) if is_allowed else ""
+        return replace(cause, traceback=f"{cause.traceback or ''}\n{hint}".lstrip()) if hint else cause
 
     @cached_property
     def sources(self) -> dict[str, str]:

@@ -196,6 +196,17 @@ def print_text(text: str) -> None:
     echo(click.wrap_text(text, text_width(), initial_indent="  ", subsequent_indent="  "))
 
 
+def print_page(markdown: str) -> None:
+    """Print a page: laid out on a terminal, and as it is written elsewhere."""
+    if not sys.stdout.isatty():
+        echo(markdown.rstrip("\n"))
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console(width=text_width(), highlight=False).print(Markdown(markdown, hyperlinks=False, code_theme="bw"))
+
+
 def text_width() -> int:
     """Return how many columns text may take: those of the terminal, at most 100."""
     return max(60, min(shutil.get_terminal_size().columns, 100))

@@ -71,3 +71,12 @@ def test_help_and_plan_fit_into_80_columns(project: Project) -> None:
 
     assert status == 0
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+
+
+def test_the_page_of_a_check_is_laid_out(project: Project) -> None:
+    status, lines = screen(project, 80, "check", "--explain", "set-epoch")
+
+    assert status == 0
+    assert lines[0].strip() == "set-epoch"
+    assert "How to fix it" in map(str.strip, lines)
+    assert [line for line in lines if len(line) > 80 or "**" in line or "##" in line] == []

@@ -14,7 +14,7 @@ from compose_sim import assets
 from compose_sim.app.check import DEFAULTS, check, check_request
 from compose_sim.app.session import Session
 from compose_sim.cli.cluster_command import ClusterCommand
-from compose_sim.cli.console import echo, echo_workflow_command, in_github_job, print_json, say
+from compose_sim.cli.console import echo_workflow_command, in_github_job, print_json, print_page, say
 from compose_sim.cli.options import check_options, request_from_flags
 from compose_sim.cli.run_lookup import FILE
 from compose_sim.cli.run_session import run_session
@@ -39,7 +39,7 @@ def _explain(context: click.Context, parameter: click.Parameter, name: str | Non
     docs = assets.root() / "docs"
     pages = [docs / "checks" / f"{known_check(name)}.md", docs / "plugins" / name / f"{name}.md"]
     page = next((each for each in pages if each.is_file()), None)
-    echo(page.read_text(encoding="utf-8") if page else find_check(name).page, nl=not page)
+    print_page(page.read_text(encoding="utf-8") if page else find_check(name).page)
     context.exit()
 
 

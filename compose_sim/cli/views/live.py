@@ -203,8 +203,10 @@ class LiveListener(PlainListener):
 
     def show(self, events: list[Event], state: ClusterState) -> None:
         """Print the new lines, then the current status."""
+        from compose_sim.core.state.progress import pace
+
         super().show(events, state)
-        self._status = _status(state)
+        self._status, self._waiting.pace = _status(state), pace(state)
 
     def milestones(self, state: ClusterState) -> None:
         """Print nothing: the status lines show them."""

@@ -16,11 +16,13 @@ class Waiting:
         self._began = time.monotonic()
         self._over = Event()
         self.what = ""
+        self.pace: float | None = None  # steps per second
 
     def line(self) -> str:
-        """Return `12 s, waiting for node-1 to start`, or only the time if nothing is being waited for."""
+        """Return `12 s, waiting for node-1 to start` or `12 s, 40.1 steps/s`, or only the time if neither is known."""
         elapsed = f"{time.monotonic() - self._began:.0f} s"
-        return f"{elapsed}, waiting for {self.what}" if self.what else elapsed
+        pace = f", {self.pace:.3g} steps/s" if self.pace else ""
+        return f"{elapsed}, waiting for {self.what}" if self.what else elapsed + pace
 
     def tell(self, say: Callable[[str], object]) -> Thread:
         """Say, in a thread, what is being waited for, and each time half as often, so that a log is not flooded."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from posixpath import normpath
 
 from compose_sim.core.plan.model import CONTAINER_HOME, Plan
 
@@ -24,15 +25,15 @@ def package_hint(message: str, plan: Plan) -> str:
     return f"The nodes run {plan.python}. Try: {plan.python} -m pip install {name}"
 
 
-def missing_file(message: str, plan: Plan) -> str:
-    """Return the absolute path, as nodes see it, of the file that an error does not find; "" for other errors."""
-    found = _NO_FILE.match(message.partition("\n")[0]) if plan.engine == "docker" else None
-    if not found or not ("No such file" in message or "does not exist" in message):
-        return ""
-    parts: list[str] = []
-    for part in PurePosixPath(plan.working_directory, found["path"]).parts:
-        parts = parts[:-1] or ["/"] if part == ".." else [*parts, part]
-    return str(PurePosixPath(*parts))
+def missing_file(message: str) -> str:
+    """Return the path, as the script wrote it, of the file that an error does not find; "" for other errors."""
+    found = _NO_FILE.match(message.partition("\n")[0])
+    return found["path"] if found and ("No such file" in message or "does not exist" in message) else ""
+
+
+def below(folder: str, path: str) -> str:
+    """Return the absolute path, without `..`, of a path that may be relative to the folder."""
+    return normpath(PurePosixPath(folder, path))
 
 
 def on_this_machine(path: str, home: str) -> str:
@@ -46,4 +47,13 @@ def mount_hint(path: str, source: str, plan: Plan) -> str:
     return (
         f"'{source}' is on this machine, but nodes see only {plan.working_directory} and what is mounted. "
         f"Try: composesim up --mount {source}:{path}:ro …"
+    )
+
+
+def folder_hint(path: str, script: str, plan: Plan) -> str:
+    """Return how to run a script that looks for a file beside itself, if ranks run in another folder."""
+    folder, _, name = script.rpartition("/")
+    return (
+        f"'{path}' is relative to {plan.working_directory}, where ranks run, and '{folder}' has it. "
+        f"Try: cd {folder} && composesim up {name} …"
     )

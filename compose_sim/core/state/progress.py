@@ -64,6 +64,13 @@ def awaited(state: ClusterState, *, is_command: bool = False) -> str:
     return f"{_named(joining)} to join the process group" if joining else "the first step"
 
 
+def pace(state: ClusterState) -> float | None:
+    """Return the steps per second since the first step of this round; None before there are two."""
+    began = state.rounds[-1].first_step_at if state.rounds else None
+    steps = max((rank.step or 0 for rank in state.ranks.values()), default=0)
+    return (steps - 1) / (state.last_t - began) if began and steps > 1 and state.last_t > began else None
+
+
 def _named(names: list[str]) -> str:
     shown = names if len(names) <= _MAX_NAMES else [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.report.missing import missing_file, mount_hint, on_this_machine, package_hint
+from compose_sim.core.report.missing import below, folder_hint, missing_file, mount_hint, on_this_machine, package_hint
 from tests.builders import a_plan
 
 LOCAL = replace(a_plan(), engine="local", image="host", python="/venv/bin/python")
@@ -45,8 +45,14 @@ def test_the_distribution_is_named(message: str, name: str) -> None:
     ],
 )
 def test_a_file_that_containers_do_not_find_is_named_as_they_see_it(message: str, path: str) -> None:
-    assert missing_file(message, HOST) == path
-    assert missing_file(message, LOCAL) == ""
+    named = missing_file(message)
+    assert (named and below(HOST.working_directory, named)) == path
+
+
+def test_a_script_that_looks_beside_itself_is_run_there() -> None:
+    hint = folder_hint("data/words.txt", "examples/train.py", HOST)
+    assert "relative to /home/me/project" in hint
+    assert hint.endswith("Try: cd examples && composesim up train.py …")
 
 
 def test_the_home_folder_of_nodes_is_another_one() -> None:

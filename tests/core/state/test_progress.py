@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compose_sim.core.state.progress import awaited, phases_of
+from compose_sim.core.state.progress import awaited, pace, phases_of
 from tests.builders import a_plan, an_event
 from tests.core.story import Story
 
@@ -20,6 +20,15 @@ def test_each_phase_names_who_is_awaited() -> None:
     assert awaited(story.state) == "rank 0 and rank 1, which have not imported torch"
     story.tell(2.0, "step", 0, step=1)
     assert awaited(story.state) == ""
+
+
+def test_the_pace_is_that_of_the_current_round() -> None:
+    story = Story(a_plan(nodes=2)).starts(0.0, 0, 1).round(1.0, 0, 1)
+    story.tell(2.0, "step", 0, step=1)
+    assert pace(story.state) is None
+    assert pace(story.tell(4.0, "step", 0, step=9).state) == 4.0
+    story.round(100.0, 0, 1).tell(101.0, "step", 0, step=1)
+    assert pace(story.state) is None
 
 
 def test_nobody_knows_what_a_command_does() -> None:
