@@ -70,7 +70,7 @@ class Comparison:
 def compare(observed: Observed) -> tuple[Comparison, ...]:
     """Return one comparison for each optimizer."""
     is_uneven = has_uneven_join(observed)
-    samples = {rank.rank: _samples(rank, by_join=is_uneven) for rank in observed}
+    samples = {rank.rank: samples_of(rank, by_join=is_uneven) for rank in observed}
     optimizers = sorted({moment.optimizer for mine in samples.values() for moment in mine})
     groups = {rank.rank: {each.ddp: each.ranks for each in rank.of(DdpModel)} for rank in observed}
     compared = [_compare(optimizer, samples, groups) for optimizer in optimizers]
@@ -100,7 +100,7 @@ def states_at_start(observed: Observed, found: Difference) -> dict[int, set[str]
     """Return the names of what the optimizer held for this parameter before its first step, by rank."""
     kept: dict[int, set[str]] = {}
     for rank in observed:
-        for moment, (nth, values) in _samples(rank, by_join=False).items():
+        for moment, (nth, values) in samples_of(rank, by_join=False).items():
             if moment.optimizer == found.optimizer and nth == 0:
                 states = (
                     name.rpartition(": ")
@@ -183,7 +183,7 @@ class StepMoment(NamedTuple):
 Samples = Mapping[StepMoment, tuple[int, Values]]  # all steps so far, and the values at that moment
 
 
-def _samples(rank: RankObserved, *, by_join: bool) -> Samples:
+def samples_of(rank: RankObserved, *, by_join: bool) -> Samples:
     """
     Return what the rank held, by moment.
 

@@ -34,4 +34,24 @@ class Table:
                 yield thing, number
 
 
+class Outermost:
+    """The modules that the script itself calls, not those inside them, in the order of their first calls."""
+
+    def __init__(self) -> None:
+        self._numbers: Any = weakref.WeakKeyDictionary()  # -1 for a part of another module
+
+    def number(self, module: Any) -> int:
+        """Return the number of a module that is being called; -1 if it is a part of another one."""
+        if module not in self._numbers:
+            own = len(self.modules())
+            for part in module.modules():
+                self._numbers.setdefault(part, -1)
+            self._numbers[module] = own
+        return int(self._numbers[module])
+
+    def modules(self) -> list[Any]:
+        """Return those that still exist."""
+        return sorted((each for each, number in self._numbers.items() if number >= 0), key=self._numbers.get)
+
+
 optimizers, loaders, models = Table(), Table(), Table()

@@ -53,7 +53,7 @@ class LossSlope(Record):
     parameter: str  # "" if none was moved
     held: int  # the hash of its values
     product: float | None  # of gradient and move
-    is_cut: bool = False  # whether the forward pass used values without their gradients
+    is_cut: bool = False  # whether the forward pass used values without their gradients, or autocast
 
 
 @dataclass(frozen=True)

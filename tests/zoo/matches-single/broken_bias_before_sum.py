@@ -43,7 +43,7 @@ class SplitBlock(nn.Module):
         self.up = nn.Parameter((torch.randn(inner, width) * width**-0.5).chunk(size)[rank].clone())
         self.shift = nn.Parameter(torch.zeros(inner).chunk(size)[rank].clone())
         self.down = nn.Parameter((torch.randn(width, inner) * inner**-0.5).chunk(size, 1)[rank].clone())
-        self.bias = nn.Parameter(torch.full((width,), 0.1))
+        self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = nn.functional.gelu(nn.functional.linear(CopyToAll.apply(x), self.up, self.shift))

@@ -9,7 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import combinations
+from math import prod
 from typing import TypeVar
 
 from compose_sim.core.checks import (
@@ -25,6 +27,8 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.repeated_steps import step_place
+from compose_sim.core.checks.replica_diff import Value, samples_of
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
@@ -34,6 +38,7 @@ from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
 from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 
+_MAX_ZEROS = 64 << 20
 _WRITERS = ("write", "update")
 _FIX_WRITE = "Let one rank write (`if dist.get_rank() == 0:`), or put the rank into the file name."
 _FIX_LOCAL = (
@@ -320,6 +325,8 @@ def checkpoint_load(case: Case) -> Result:
             found = _unmatched(case, each)
             if found:
                 return found
+    if found := _state_of_another(case):
+        return found
     elsewhere = list(case.observed.of(LoadedElsewhere))
     if elsewhere:
         first = elsewhere[0]
@@ -333,6 +340,37 @@ def checkpoint_load(case: Case) -> Result:
     if any(each.op == "read" for each in case.observed.of(FileUse)):
         return passed("the names in every loaded state dict match those of the model")
     return not_applicable("no checkpoint was seen to be loaded")
+
+
+def _state_of_another(case: Case) -> Result | None:
+    """Find ranks that each hold a part of a parameter with an optimizer state of its own, until all are given that of one."""
+    held = [samples_of(rank, by_join=False) for rank in case.observed]
+    own: set[tuple[str, int | None, str]] = set()
+    for moment in sorted(set.intersection(*map(set, held)) if len(held) > 1 else ()):
+        values = [mine[moment][1] for mine in held]
+        for key in (each for each in values[0] if each[0] == "optimizer state"):
+            weight = ("parameter", key[1], key[2].partition(": ")[0])
+            if not all(key in mine and weight in mine for mine in values) or not values[0][key][0]:
+                continue
+            states, weights = ({mine[each][3] for mine in values} - {None} for each in (key, weight))
+            if len(states) == len(held):
+                own.add(key)
+            elif len(states) == 1 and len(weights) == len(held) and key in own and _zeros(values[0][key]) not in states:
+                return failed(
+                    f"before step {held[0][moment][0] + 1} all ranks have the same optimizer state ({key[2]}), although each holds "
+                    "another part of the parameter, and had a state of its own before: they were given that of one rank",
+                    fix="Save and load the optimizer's state of each rank: with a file or an entry for each, or with "
+                    "torch.distributed.checkpoint.",
+                    at=step_place(case),
+                )
+    return None
+
+
+def _zeros(value: Value) -> str:
+    """Return the hash of as many zeros: a state that is set back."""
+    shape, dtype = value[0], value[1] or ""
+    size = prod(shape) * int("".join(filter(str.isdecimal, dtype.removeprefix("b"))) or 0) // 8
+    return blake2b(bytes(min(size, _MAX_ZEROS)), digest_size=8).hexdigest()
 
 
 def _unmatched(case: Case, each: LoadedState) -> Result | None:

@@ -261,35 +261,57 @@ def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequenc
     )
 
 
+_Shared = tuple[
+    Sequence[int], Sequence[Shape], str, Place | None
+]  # ranks, shapes, how they came to be the same, and where
+
+
 def untied(case: Case) -> Result | None:
-    """Find a weight that stages of a pipeline were given as the same, and that differs between them after their first steps."""
+    """Find a weight that stages of a pipeline began with as the same, and that differs between them after their first steps."""
     held = {rank.rank: _parameters(rank) for rank in case.observed}
-    for shared in _shared_before_training(case.observed):
-        stages = [held.get(rank, {}) for rank in shared.group]
+    shared = [(each.group, each.shapes, f"{each.op} gave", each.at) for each in _shared_before_training(case.observed)]
+    for ranks, shapes, how, at in (*shared, *_begun_alike(held)):
+        stages = [held.get(rank, {}) for rank in ranks]
         together = sorted(set.intersection(*(set(stage) for stage in stages)))
         if len(together) < 2 or together[0] or _has_replicas([stage[0] for stage in stages]):
             continue  # replicas are compared elsewhere
-        begun = [
-            {hashed: name for (name, shape), hashed in stage[0].items() if shape in shared.shapes} for stage in stages
-        ]
+        begun = [{hashed: name for (name, shape), hashed in stage[0].items() if shape in shapes} for stage in stages]
         names = [[each[same] for each in begun] for same in set.intersection(*(set(each) for each in begun))]
         for mine in names:
             later = [
-                {stage[nth].get((name, shared.shapes[0])) for stage, name in zip(stages, mine, strict=True)}
+                {stage[nth].get((name, shapes[0])) for stage, name in zip(stages, mine, strict=True)}
                 for nth in together[1:]
             ]
             if all(len(each) > 1 for each in later):
-                owners = ", ".join(f"{name} on rank {rank}" for rank, name in zip(shared.group, mine, strict=True))
+                owners = ", ".join(f"{name} on rank {rank}" for rank, name in zip(ranks, mine, strict=True))
                 return warned(
-                    f"{shared.op} gave {ranks_text(shared.group)} the same weight ({owners}), which differs between them after each "
+                    f"{how} {ranks_text(ranks)} the same weight ({owners}), which differs between them after each "
                     f"of {len(later)} sampled steps: if it is tied, as an embedding and the output of a pipeline are, each "
                     "stage trains a copy with a part of the gradient",
                     fix="Add up the gradients of a tied weight over its ranks before each step: `dist.all_reduce(weight.grad, "
                     "group=…)`.",
-                    at=shared.at,
-                    ranks=shared.group,
+                    at=at,
+                    ranks=ranks,
                 )
     return None
+
+
+def _begun_alike(held: Mapping[int, Mapping[int, Mapping[tuple[str, Shape], str | None]]]) -> Iterator[_Shared]:
+    """
+    Yield pairs of ranks that began with one matrix in common, at another place among others that differ.
+
+    One seed also gives stages the same first matrix if they begin alike, which is then at the same place.
+    """
+    matrices = {
+        rank: {hashed: key for key, hashed in by_step.get(0, {}).items() if len(key[1]) > 1}
+        for rank, by_step in held.items()
+    }
+    for one, other in combinations(sorted(matrices), 2):
+        common = set(matrices[one]) & set(matrices[other])
+        if len(common) == 1 and min(len(matrices[one]), len(matrices[other])) > 1:
+            (name, shape), (its_name, _) = (matrices[rank][next(iter(common))] for rank in (one, other))
+            if name != its_name:
+                yield (one, other), (shape,), "one seed gave", None
 
 
 def _has_replicas(begun: Sequence[Mapping[tuple[str, Shape], str | None]]) -> bool:

@@ -88,9 +88,8 @@ def matches_single(case: Case) -> Result:
     bad = beyond_tolerance(steps, case)
     if steps and not bad:
         parts = f" ({format_count(steps[0].parts, 'parameter')} held in parts)" if steps[0].parts else ""
-        return passed(
-            f"{format_count(len(steps), 'step')} repeated by one rank: gradients agree within {_worst(steps)}{parts}"
-        )
+        repeated = format_count(len({each.step for each in steps}), "step")
+        return passed(f"{repeated} repeated by one rank: gradients agree within {_worst(steps)}{parts}")
     if bad and bad[0].parts:
         return _in_parts(bad[0], case)
     parts = _parts_of_samples(case)
@@ -112,7 +111,8 @@ def may_be_probed(case: Case) -> bool:
     """Return whether nothing else compares the gradients of this run, and the n-th step of a rank is that of all others."""
     steps = [sum(1 for _ in rank.of(LossSlope)) for rank in case.observed]
     aligned = len(set(steps)) == 1 and not any(each.enabled for each in case.observed.of(Join))
-    has_losses = any(each.loss is not None for each in case.observed.of(LossSlope))
+    slopes = [*case.observed.of(LossSlope)]
+    has_losses = any(each.loss is not None for each in slopes) and not any(each.is_cut for each in slopes)
     is_several = case.verdict == "passed" and case.observed.world_size > 1
     return is_several and aligned and has_losses and bool(why_not(case)) and judge_update(case) is None
 

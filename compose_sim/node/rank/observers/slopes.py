@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from ...records.gradients import LossSlope
 from ..context import IN_CHECKPOINT, RankContext
 from ..torch_hooks import points
+from ..tracked import Outermost
 from .models import clean
 from .optimizers import follow_gradients
 
@@ -34,8 +34,7 @@ class Slopes:
     """What is measured in this rank."""
 
     folder: Path
-    models: list[Any] = field(default_factory=list)  # weak references to the outermost ones, as they were called
-    parts: set[int] = field(default_factory=set)
+    called: Outermost = field(default_factory=Outermost)  # before the first step
     graded: set[int] = field(default_factory=set)  # parameters that a backward pass gave a gradient
     step: int = 0
     backwards: int = 0  # since the last step
@@ -47,7 +46,7 @@ class Slopes:
     direction: Any = None
     kept: Any = None  # its values, while it is moved
     base: Any = None  # its gradient before the first backward pass of a step
-    is_cut: bool = False  # a forward pass has used values without their gradients
+    is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
     is_over: bool = False
 
 
@@ -58,6 +57,7 @@ def begin(context: RankContext) -> None:
         points.MODULE_CALLED.subscribe(_module_called)
         points.BACKWARD.subscribe(_backward)
         follow_gradients(_before_step, lambda _: None)
+        points.AUTOCAST_ENTERED.subscribe(_autocast)
         if context.mode == PROBE:
             points.DETACHED.subscribe(_detach)
 
@@ -67,9 +67,8 @@ def _module_called(context: RankContext, module: Any, *_: Any) -> None:
     if slopes.is_over or not sys.modules["torch"].is_grad_enabled():
         slopes.is_cut |= slopes.kept is not None
         return
-    if slopes.step == 0 and id(module) not in slopes.parts:
-        slopes.models.append(weakref.ref(module))
-        slopes.parts |= {id(each) for each in module.modules()}
+    if slopes.step == 0:
+        slopes.called.number(module)
     if context.mode == PROBE and slopes.step >= _FIRST and slopes.kept is None:
         _move(slopes)
 
@@ -81,17 +80,21 @@ def _detach(context: RankContext, call: points.TorchCall) -> None:
         slopes.is_cut = True
 
 
+def _autocast(context: RankContext, _: points.TorchCall) -> None:
+    context.memory[_SLOPES].is_cut = True
+
+
 def _parameters(slopes: Slopes) -> list[tuple[str, Any]]:
-    """Return the parameters that are trained; none if they are not plain tensors, or too many."""
+    """Return the parameters that are trained; none if they are not plain tensors of many digits, or too many."""
     torch = sys.modules["torch"]
-    models = [model for each in slopes.models if (model := each()) is not None]
     found = {
         id(each): (clean(name), each)
-        for model in models
+        for model in slopes.called.modules()
         for name, each in model.named_parameters()
         if each.requires_grad
     }
-    plain = all(type(each.detach()) is torch.Tensor and each.is_floating_point() for _, each in found.values())
+    precise = (torch.float32, torch.float64)
+    plain = all(type(each.detach()) is torch.Tensor and each.dtype in precise for _, each in found.values())
     few = sum(each.numel() for _, each in found.values()) <= _MAX_ELEMENTS
     return [*found.values()] if plain and few else []
 

@@ -5,12 +5,12 @@ The hash of a tensor is a sum over its elements: that of a whole batch is the su
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ..tracked import Outermost
 from .batches import tensors_in
 
 Hashes = dict[str, int]  # by model and position in the call
@@ -24,8 +24,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self.rows = 0  # of the largest tensor
-        # In the order of their first calls; -1 for a part of another model.
-        self._numbers: Any = weakref.WeakKeyDictionary()
+        self.called = Outermost()
         self._hashes: Hashes = {}
         self._is_complete = True
         self._fetched = self._fetched_at_step = 0  # batches to train on
@@ -37,31 +36,22 @@ class Inputs:
 
     def add(self, module: Any, given: Sequence[Any]) -> bool:
         """Add the inputs of one call, and return True, if this is a call of an outermost model without a batch of a loader."""
-        if module not in self._numbers:
-            own = sum(number >= 0 for number in self._numbers.values())
-            for part in module.modules():
-                self._numbers.setdefault(part, -1)
-            self._numbers[module] = own
-        if self._numbers[module] < 0 or self._fetched > self._fetched_at_step:
+        number = self.called.number(module)
+        if number < 0 or self._fetched > self._fetched_at_step:
             return False
         for position, tensor in enumerate(tensors_in(given)):
             if tensor.requires_grad:
                 continue  # computed by another model
             self._is_complete &= type(tensor) is torch.Tensor and tensor.numel() <= MAX_ELEMENTS
             if self._is_complete:
-                name = f"{self._numbers[module]}.{position}"
+                name = f"{number}.{position}"
                 self._hashes[name] = (self._hashes.get(name, 0) + hash_of(tensor)) % _MODULUS
                 self.rows = max(self.rows, len(tensor) if tensor.ndim else 1)
         return True
 
     def clear(self) -> None:
         """Forget what models were given so far."""
-        self._hashes, self._is_complete, self.rows = {}, True, 0
-        self._numbers.clear()
-
-    def models(self) -> list[Any]:
-        """Return the outermost models, in the order of their first calls."""
-        return [model for model, number in sorted(self._numbers.items(), key=lambda each: each[1]) if number >= 0]
+        self._hashes, self._is_complete, self.rows, self.called = {}, True, 0, Outermost()
 
     def take(self, optimizer: int) -> Hashes:
         """Return the sums since the last step; none if a tensor was too large, or a loader gave this optimizer a batch."""

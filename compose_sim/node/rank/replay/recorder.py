@@ -25,6 +25,7 @@ from .weights import WeightRecord
 from .wrapped_models import computes_low, describe, models_of, names_of_parameters, wrapped_models
 
 STEPS = 20
+_STEPS_IN_PARTS = 8  # for which all ranks keep what they hold, if it is little
 _MAX_BYTES = 512 << 20  # for batches of all ranks together, and for gradients
 _MAX_UNUSED_BYTES = 64 << 20  # for batches that are fetched with gradients off: those of an evaluation
 
@@ -129,7 +130,7 @@ class Recorder:
 
     def called(self, module: Any, given: Any) -> None:
         """Record what an outermost model is given if no loader gave it."""
-        self.weights.after(self.inputs.models)
+        self.weights.after(self.inputs.called.modules)
         if self.inputs.add(module, given) and tracked.optimizers.made:
             self._keep_initial()
             self.rng_usage.close()
@@ -150,7 +151,7 @@ class Recorder:
             self._seen.add(index)
             self._look_around(optimizer)
         if not self._wraps:
-            self.weights.before(self.inputs.models())
+            self.weights.before(self.inputs.called.modules())
         inputs, rows = self.inputs.take(index), self.inputs.rows
         self._pending = {
             "optimizer": index,
@@ -161,7 +162,7 @@ class Recorder:
             "held": held_by(parameters_of(optimizer)) if inputs and not self.steps else None,
         }
         self._parts = None
-        if not self.steps and self._may_hold_parts(optimizer):
+        if self.steps < _STEPS_IN_PARTS and self._may_hold_parts(optimizer):
             gradients = gradients_of(optimizer, self.clipped)
             self._parts = {"before": self._copies(optimizer), "gradients": gradients}
         self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched, len(inputs)))
@@ -185,7 +186,7 @@ class Recorder:
             return
         shared = self._shared[pending["optimizer"]]
         if self._parts is not None:
-            self._save({**self._parts, "after": self._copies(optimizer)}, f"parts.0.{self.rank}.pt")
+            self._save({**self._parts, "after": self._copies(optimizer)}, f"parts.{self.steps}.{self.rank}.pt")
         if self.rank == 0 or any(shared):
             after = self._copies(optimizer)
             if self.rank:
@@ -204,10 +205,11 @@ class Recorder:
             self._stop("steps", "")
 
     def _may_hold_parts(self, optimizer: Any) -> bool:
-        """Return whether this rank may hold parts of parameters by the script's own means, and these are few enough to keep."""
+        """Return whether this rank may hold parts of parameters by the script's own means, and these are few enough to keep now."""
         parameters = parameters_of(optimizer)
         is_plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
-        return is_plain and not self._wraps and 3 * batches.weight(parameters) <= self._room
+        copies = 3 * (_STEPS_IN_PARTS if self.steps else 1)
+        return is_plain and not self._wraps and copies * batches.weight(parameters) <= self._room
 
     def closed_over(self) -> None:
         """Stop recording, because the optimizer computes gradients by itself, more than once per step."""

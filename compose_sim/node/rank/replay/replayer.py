@@ -38,7 +38,7 @@ from .gradients import (
 from .inputs import Inputs, are_joined, held_by, replicated
 from .layouts import Layout, infer
 
-_ONE_STEP = "one step was repeated, since ranks hold parts of the parameters"
+_ALL_PARTS = "the steps of which all parts were recorded have been repeated"
 _ONLY_GPU = {f"cuda:{index}": "cuda:0" for index in range(1, 64)}  # a node of the recorded run may have more
 
 
@@ -65,6 +65,7 @@ class Replayer:
         self._fetched = 0
         self._why_not = ""
         self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
+        self._inferred: dict[int, list[Layout]] = {}  # by optimizer, at its first step
         self._before: list[Any] = []
         self._largest = 0.0
         self._now: dict[str, Any] = {}
@@ -139,7 +140,7 @@ class Replayer:
     def called(self, module: Any, given: Any) -> None:
         """Take note of what a model is given, before its first step from the recorded parameters."""
         if self._is_moved:
-            self.weights.after(self.inputs.models(), self._now["settings_are_equal"])
+            self.weights.after(self.inputs.called.modules(), self._now["settings_are_equal"])
             self.end("the first step has been repeated")
         if self.inputs.add(module, given) and tracked.optimizers.made:
             self._put_initial()
@@ -188,7 +189,7 @@ class Replayer:
         if compared is not None:
             self._note(compared, recorded, precision, parts=kept.count(False) if kept else 0)
         if kept:
-            self.end(_ONE_STEP)
+            self.end(_ALL_PARTS)
         self._why_not = ""
         self._before = [shards.copied(each) for each in held] if self._layouts else []
         set_settings(optimizer, recorded["settings"])
@@ -198,7 +199,7 @@ class Replayer:
         rows = {step["rows"] for rank in self.record for step in rank.steps[:1]}
         if len(rows) > 1:
             self.end(f"ranks had batches of different sizes ({', '.join(map(str, sorted(rows)))})")
-        why = self._why_not or self.weights.before(self.inputs.models())
+        why = self._why_not or self.weights.before(self.inputs.called.modules())
         if why:
             self.end(why)
         recorded["settings_are_equal"] = not stands_in(optimizer) and settings_of(optimizer) == recorded["settings"]
@@ -212,12 +213,13 @@ class Replayer:
         if any(len(part["before"]) != len(held) for part in parts):
             return []
         wholes = [shards.copied(each) for each in held]
-        layouts: list[Layout] = []
-        for _ in range(2):  # the parts of matrices tell how those are divided that begin as zeros
+        layouts = self._inferred.get(recorded["optimizer"], [])
+        for _ in range(0 if layouts else 2):  # the parts of matrices tell how those are divided that begin as zeros
             found = [infer(each, [part["before"][at] for part in parts], layouts) for at, each in enumerate(wholes)]
             layouts = [each for each in found if each is not None]
         if len(layouts) < len(held):
             return []
+        self._inferred[recorded["optimizer"]] = layouts
         for name, mine in (("gradients", ours), ("after", wholes)):
             recorded[name] = [
                 layout.joined([part[name][at] for part in parts], nearest_to=mine[at])
@@ -238,7 +240,8 @@ class Replayer:
                 [one for one, _ in pairs], [other for _, other in pairs], largest=0.0, precision=precision
             )
             self._note(compared, recorded, precision, of_update=True)
-        self.end(_ONE_STEP)
+        if not (self.folder / f"parts.{self._step + 1}.0.pt").exists():
+            self.end(_ALL_PARTS)
 
     def _replicated(self, parameters: list[Any]) -> list[bool] | None:
         """Return which parameters all ranks held before the first step, if all together held the others; else None."""

@@ -7,9 +7,7 @@ called outside of the script's own modes, and left if the script makes an optimi
 
 from __future__ import annotations
 
-import gc
 import sys
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +16,7 @@ from ...records.models import BY_HAND
 from ...records.record import Place
 from ...shared import emulation
 from ..context import RankContext, place
+from ..tracked import Outermost
 from . import points
 
 _UPDATES = "updates_by_hand.updates"
@@ -35,7 +34,7 @@ class Updates:
     """The updates of one rank."""
 
     mode: Any = None
-    called: Any = field(default_factory=weakref.WeakKeyDictionary)  # modules, in the order of their first calls
+    called: Outermost = field(default_factory=Outermost)
     storages: frozenset[int] = frozenset()  # of the parameters
     parameters: list[Any] = field(default_factory=list)
     optimizer: Any = None  # that stands for the script's code
@@ -104,7 +103,7 @@ def _module_called(context: RankContext, module: Any, *_: Any) -> None:
     if updates.is_over and updates.mode is None:
         return
     if updates.optimizer is None:
-        updates.called.setdefault(module)
+        updates.called.number(module)
     modes = sys.modules["torch"].overrides._get_current_function_mode_stack()
     if updates.mode is None and len(modes) == emulation.is_on():
         updates.mode = _mode_of(context)
@@ -122,7 +121,7 @@ def _backward(context: RankContext, _: points.TorchCall) -> points.Steps:
         updates.backwards += 1
         is_due = updates.backwards & (updates.backwards - 1) == 0  # at 1, 2, 4, …: a search takes long
         if updates.optimizer is None and is_due:
-            updates.parameters = _trained(updates.called)
+            updates.parameters = _trained(updates.called.modules())
         updates.storages = frozenset(map(_storage_of, updates.parameters)) - {0}
         updates.awaits_change = True
 
@@ -192,20 +191,11 @@ def _storage_of(tensor: Any) -> int:
         return 0
 
 
-def modules_among(living: Iterable[Any]) -> list[Any]:
-    """Return the modules of torch among objects."""
-    return [each for each in living if is_module(each)]
-
-
-def is_module(thing: Any) -> bool:
-    """Return whether an object is a module of torch."""
-    kind: type = type(thing)  # not isinstance: it asks proxies
-    return issubclass(kind, sys.modules["torch"].nn.Module)
-
-
 def _trained(called: Iterable[Any]) -> list[Any]:
     """Return the parameters of the modules to which gradients have come, in an order that is the same on all ranks."""
-    modules = [*called, *sorted(modules_among(gc.get_objects()), key=_shapes_of)]
+    from ..replay.wrapped_models import models_of
+
+    modules = [*called, *sorted(models_of("torch.nn.modules.module", "Module"), key=_shapes_of)]
     held = [[each for each in module.parameters() if each.requires_grad] for module in modules]
     graded = {id(each): each for own in held if any(each.grad is not None for each in own) for each in own}
     return [*graded.values()]

@@ -18,7 +18,7 @@ from ....node.rank.context import RankContext
 from ....node.rank.observers.models import clean
 from ....node.rank.observers.samples import bytes_of
 from ....node.rank.observers.sketches import sums_of
-from ....node.rank.torch_hooks.updates_by_hand import is_module, modules_among, stands_in
+from ....node.rank.torch_hooks.updates_by_hand import stands_in
 from ....node.records.resumption import HeldTensor, TensorSketch
 from ....node.shared.frames import is_user_code
 
@@ -51,8 +51,9 @@ class Holdings:
 
     def _search(self, optimizer: Any) -> None:
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        living = gc.get_objects()
-        modules = modules_among(living)
+        from ....node.rank.replay.wrapped_models import models_of  # which imports torch
+
+        modules = models_of("torch.nn.modules.module", "Module")
         inner = {id(child) for each in modules for child in each.children()}
         roots = [each for each in modules if id(each) not in inner]
         self._models = [weakref.ref(each) for each in roots if any(id(p) in own for p in each.parameters())]
@@ -64,7 +65,8 @@ class Holdings:
             and not any(id(p) in own for p in held)
             and all(tuple(p.shape) in shapes for p in held)
         ]
-        users = (each for each in living if _is_users(type(each)) and not is_module(each))
+        known = set(map(id, modules))
+        users = (each for each in gc.get_objects() if _is_users(type(each)) and id(each) not in known)
         self._objects = [weakref.ref(each) for each in users if _has_weak_references(each)]
 
     def _all(self, optimizer: Any) -> Found:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import pytest
 
 from compose_sim.core.checks.rules.checkpoints import checkpoint_load
+from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable
 from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
+from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import at, case, file
-from tests.core.checks.rules.replicas import AT
+from tests.core.checks.rules.replicas import AT, step
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,38 @@ def test_the_gpu_of_another_rank() -> None:
     result = checkpoint_load.judge(case({0: [file("read")], 1: [file("read"), LoadedElsewhere((0,), 1, AT)]}))
 
     assert (result.status, result.ranks, at(result)) == ("warned", (1,), AT)
+
+
+ZEROS = blake2b(bytes(5 * 4), digest_size=8).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("weights", "states", "status"),
+    [
+        (("a", "b"), ("s", "s"), "failed"),
+        (("a", "b"), ("s", "t"), "passed"),
+        (("a", "a"), ("s", "s"), "passed"),  # copies
+        (("a", "b"), (ZEROS, ZEROS), "passed"),  # set back
+    ],
+)
+def test_the_optimizer_state_of_another_rank(weights: tuple[str, str], states: tuple[str, str], status: str) -> None:
+    rows = tuple(
+        TensorRow(kind, None, name, (5,), "float32")
+        for kind, name in (("parameter", "0"), ("optimizer state", "0: exp_avg"))
+    )
+
+    def rank(number: int) -> list[Record]:
+        before = TensorHashes(0, 1, 0, (f"before {number}", f"of {number}"))
+        return [
+            file("read"),
+            TensorTable(0, 0, rows),
+            before,
+            step(2),
+            TensorHashes(0, 2, 0, (weights[number], states[number])),
+            step(3),
+        ]
+
+    result = checkpoint_load.judge(case({number: rank(number) for number in range(2)}))
+
+    assert (result.status, at(result)) == (status, AT if status == "failed" else None)
+    assert result.status == "passed" or result.detail.startswith("before step 3 ")
