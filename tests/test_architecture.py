@@ -337,6 +337,17 @@ def test_a_small_module_has_a_reason() -> None:
     assert {path.relative_to(PACKAGE).as_posix() for path in small if "plugins" not in path.parts} == set(SMALL)
 
 
+def test_what_observes_a_rank_imports_no_torch_before_the_script_does() -> None:
+    """A hook that is set after the import of torch misses what the import binds."""
+    observers = [f"compose_sim.plugins.{path.parts[-3]}.node.observer" for path in FILES if path.name == "observer.py"]
+    modules = ", ".join(["compose_sim.node.rank.instrument", *observers])
+    words = f"import {modules}, sys; print(*sorted({{'torch', 'numpy'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+    assert len(observers) >= 3
+
+
 def test_the_package_does_not_grow_unnoticed() -> None:
     lines = {path: len(path.read_text().splitlines()) for path in FILES}
     without = sum(count for path, count in lines.items() if "plugins" not in path.relative_to(PACKAGE).parts)
