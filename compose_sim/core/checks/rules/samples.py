@@ -40,6 +40,7 @@ from compose_sim.core.checks.rules.loaders import (
 from compose_sim.core.checks.sketches import same_gradients
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Batch, TrainingForward
+from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import DdpModel
 from compose_sim.node.records.replays import RecordedModels
@@ -47,16 +48,13 @@ from compose_sim.node.records.script import ScriptEnd
 
 _MIN_BATCHES = 3
 _FIX = "Give the loader a DistributedSampler: `DataLoader(data, sampler=DistributedSampler(data), …)`."
-_FIX_ITERABLE = (
-    "Let the data set yield every world_size-th sample, starting at RANK: `islice(samples, rank, None, world_size)`."
-)
+_FIX_ITERABLE = "Let the data set yield every world_size-th sample: `islice(samples, rank, None, world_size)`."
+_FIX_ACCELERATE = "Give the loader to `accelerator.prepare`, which divides its samples among the ranks."
 _FIX_ORDER = (
     "Order and split the data the same on all ranks: sort what comes from a folder or a set, and seed every shuffle, "
     "random_split(…, generator=torch.Generator().manual_seed(0))."
 )
-_FIX_TWINS = (
-    "Divide by RANK (dist.get_rank()) and WORLD_SIZE (dist.get_world_size()): LOCAL_RANK starts at 0 on every node."
-)
+_FIX_TWINS = "Divide by RANK and WORLD_SIZE (dist.get_rank() of dist.get_world_size()): LOCAL_RANK is 0 on every node."
 _FIX_BY_HAND = (
     "Give each rank its own part of the data: data[rank::world_size]. Seed what makes samples, such as environments, by rank: "
     "`seed + dist.get_rank()`."
@@ -132,7 +130,9 @@ def _overlap(case: Case, by_rank: dict[int, Loader], overlapping: list[Pair], co
     elif loader.info.iterable:
         fix = _FIX_ITERABLE
     elif not fix:
-        why, fix = f"; its samplers: {', '.join(loader.info.samplers or ('none',))}", _FIX
+        why = f"; its samplers: {', '.join(loader.info.samplers or ('none',))}"
+        library = case.observed.first(TrainerLibraries)
+        fix = _FIX_ACCELERATE if library and library.names == ("accelerate",) else _FIX
     ranks = sorted({rank for pair in overlapping for rank in pair})
     return failed(detail + why, fix=fix, at=loader.place, ranks=ranks)
 

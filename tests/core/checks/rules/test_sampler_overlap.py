@@ -10,6 +10,7 @@ import pytest
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.samples import sampler_overlap
 from compose_sim.node.records.data import RandomDraws, Sampling, TrainingForward
+from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.loading import LINE, epoch, loader
@@ -49,6 +50,14 @@ def test_the_fix_is_that_of_the_wrong_setting(made: Callable[[int], dict[str, An
     result = sampler_overlap.judge(case({rank: [ddp(), loader(**made(rank)), *epoch(range(8))] for rank in range(2)}))
 
     assert (result.status, evidence in result.detail, fix in result.fix) == (FAILED, True, True), result
+
+
+def test_the_fix_is_that_of_the_trainer_library() -> None:
+    library = TrainerLibraries(("accelerate",))
+    result = sampler_overlap.judge(
+        case({rank: [ddp(), library, loader(samplers=("RandomSampler",)), *epoch(range(8))] for rank in range(2)})
+    )
+    assert "`accelerator.prepare`" in result.fix
 
 
 def test_shares_pass_though_the_last_batch_is_padded() -> None:
