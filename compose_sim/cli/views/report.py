@@ -356,7 +356,7 @@ def _version_parts(report: Report) -> list[str]:
     versions = {name: report.versions[name] for name in _VERSIONS if report.versions.get(name)}
     if report.torch_range in ("older", "newer") and "torch" in versions:
         versions["torch"] = f"{versions['torch']} ({report.torch_range} than the tested range)"
-    parts = [str(value) if name in ("engine", "host") else f"{name} {value}" for name, value in versions.items()]
+    parts = [str(value) if name == "engine" else f"{name} {value}" for name, value in versions.items()]
     parts.append(report.backend)
     if report.engine == "docker" and report.image:
         digest = str(report.versions.get("image_digest") or "").removeprefix("sha256:")[:12]

@@ -23,7 +23,7 @@ def with_evidence(case: Case) -> Cause | None:
     if cause is None or cause.kind not in _SILENT or cause.rank is None:
         return cause
     printed = _meaningful(case.logs.get(cause.rank, ()))
-    printed = [] if all(line.strip() in cause.message for line in printed) else printed  # of sys.exit("text")
+    printed = [line for line in printed if line.strip().removeprefix("what():").strip() not in cause.message]
     rank = case.observed.ranks.get(cause.rank)
     last = rank.last(Collective, DdpForward) if rank else None
     evidence = [f"The last lines of rank {cause.rank}:", *(f"  {line}" for line in printed)] if printed else []

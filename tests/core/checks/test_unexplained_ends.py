@@ -38,6 +38,18 @@ def test_an_abort_names_the_last_collective_and_the_complaint() -> None:
     assert "frame #0" not in (cause.traceback or "")
 
 
+def test_what_the_message_says_is_not_printed_again() -> None:
+    aborted = Cause(kind="signal", rank=0, node="node-0", message=f"rank 0 aborted: {GLOO[2].partition(':  ')[2]}")
+    cause = with_evidence(a_case(aborted, *GLOO))
+
+    assert cause is not None
+    assert (cause.traceback or "").splitlines() == [
+        "The last lines of rank 0:",
+        "  epoch 1",
+        "Its last collective: all_reduce (train.py, line 16)",
+    ]
+
+
 def test_the_last_lines_of_an_exit_are_evidence_and_not_the_message() -> None:
     exited = Cause(kind="exit", rank=0, node="node-0", message="rank 0 exited with status 9")
     cause = with_evidence(a_case(exited, "fatal error: no such file"))
