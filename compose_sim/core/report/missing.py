@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import PurePosixPath
 from posixpath import normpath
 
@@ -55,5 +56,5 @@ def folder_hint(path: str, script: str, plan: Plan) -> str:
     folder, _, name = script.rpartition("/")
     return (
         f"'{path}' is relative to {plan.working_directory}, where ranks run, and '{folder}' has it. "
-        f"Try: cd {folder} && composesim up {name} …"
+        f"Try: cd {shlex.quote(folder)} && composesim up {shlex.quote(name)} …"
     )

@@ -38,7 +38,7 @@ from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
 from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 
-_MAX_ZEROS = 64 << 20
+_MAX_ZEROS, _ZEROS_ON_DEVICE = 4 << 20, "0" * 16  # bytes of which all are hashed, and the hash of zeros on a GPU
 _WRITERS = ("write", "update")
 _FIX_WRITE = "Let one rank write (`if dist.get_rank() == 0:`), or put the rank into the file name."
 _FIX_LOCAL = (
@@ -355,7 +355,7 @@ def _state_of_another(case: Case) -> Result | None:
             states, weights = ({mine[each][3] for mine in values} - {None} for each in (key, weight))
             if len(states) == len(held):
                 own.add(key)
-            elif len(states) == 1 and len(weights) == len(held) and key in own and _zeros(values[0][key]) not in states:
+            elif len(states) == 1 and len(weights) == len(held) and key in own and not _may_be_zeros(values[0][key]):
                 return failed(
                     f"before step {held[0][moment][0] + 1} all ranks have the same optimizer state ({key[2]}), although each holds "
                     "another part of the parameter, and had a state of its own before: they were given that of one rank",
@@ -366,11 +366,11 @@ def _state_of_another(case: Case) -> Result | None:
     return None
 
 
-def _zeros(value: Value) -> str:
-    """Return the hash of as many zeros: a state that is set back."""
-    shape, dtype = value[0], value[1] or ""
-    size = prod(shape) * int("".join(filter(str.isdecimal, dtype.removeprefix("b"))) or 0) // 8
-    return blake2b(bytes(min(size, _MAX_ZEROS)), digest_size=8).hexdigest()
+def _may_be_zeros(value: Value) -> bool:
+    """Return whether a state may have been set back; the hash of a large tensor does not tell."""
+    shape, dtype, _, hashed = value
+    size = prod(shape) * int("".join(filter(str.isdecimal, (dtype or "").removeprefix("b"))) or 0) // 8
+    return size > _MAX_ZEROS or hashed in (_ZEROS_ON_DEVICE, blake2b(bytes(size), digest_size=8).hexdigest())
 
 
 def _unmatched(case: Case, each: LoadedState) -> Result | None:

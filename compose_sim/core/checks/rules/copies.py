@@ -261,9 +261,8 @@ def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequenc
     )
 
 
-_Shared = tuple[
-    Sequence[int], Sequence[Shape], str, Place | None
-]  # ranks, shapes, how they came to be the same, and where
+# Ranks, the shapes of what they share, what made it the same, and where.
+_Shared = tuple[Sequence[int], Sequence[Shape], str, Place | None]
 
 
 def untied(case: Case) -> Result | None:

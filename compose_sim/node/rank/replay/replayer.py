@@ -206,11 +206,9 @@ class Replayer:
 
     def _put_together(self, held: list[Any], ours: Any, recorded: dict[str, Any]) -> list[Layout]:
         """Put what ranks hold in parts together, in the record of this step, and return how; nothing if that is not possible."""
-        files = [f"parts.{self._step}.{rank}.pt" for rank in range(len(self.record))]
-        if not all((self.folder / file).exists() for file in files) or self.alone is not None:
-            return []
+        files = self._parts(self._step) if self.alone is None else []
         parts = [self._load(file) for file in files]
-        if any(len(part["before"]) != len(held) for part in parts):
+        if not parts or any(len(part["before"]) != len(held) for part in parts):
             return []
         wholes = [shards.copied(each) for each in held]
         layouts = self._inferred.get(recorded["optimizer"], [])
@@ -227,6 +225,11 @@ class Replayer:
             ]
         return layouts
 
+    def _parts(self, step: int) -> list[str]:
+        """Return the files with what ranks held in a step; none unless all ranks have written theirs."""
+        files = [f"parts.{step}.{rank}.pt" for rank in range(len(self.record))]
+        return files if all((self.folder / file).exists() for file in files) else []
+
     def _compare_update(self, optimizer: Any) -> None:
         """Compare what a step has made of parameters that ranks hold in parts; an adaptive step magnifies rounding."""
         recorded = self._now
@@ -240,7 +243,7 @@ class Replayer:
                 [one for one, _ in pairs], [other for _, other in pairs], largest=0.0, precision=precision
             )
             self._note(compared, recorded, precision, of_update=True)
-        if not (self.folder / f"parts.{self._step + 1}.0.pt").exists():
+        if not self._parts(self._step + 1):
             self.end(_ALL_PARTS)
 
     def _replicated(self, parameters: list[Any]) -> list[bool] | None:
