@@ -11,15 +11,16 @@ from compose_sim.core.report.report import Hint, Place
 
 _COLLECTIVES = re.compile(
     r"all_reduce|all_gather(_into_tensor|_object)?|all_to_all(_single)?|barrier|broadcast(_object_list)?|gather(_object)?"
-    r"|reduce|reduce_scatter(_tensor)?"
+    r"|reduce|reduce_scatter(_tensor)?|gather_for_metrics|pad_across_processes|wait_for_everyone"
 )
 NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
 _SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
 JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
-_MODULES = {"dist", "distributed", "c10d"}
+_MODULES = {"dist", "distributed", "c10d", "accelerator", "fabric"}  # and objects with methods that are collectives
+_BARRIERS = ("barrier", "wait_for_everyone")
 _MAX_NODES = 100  # a condition with more nodes is not quoted: Python cannot print a deep syntax tree
-_OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief")
+_OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief", "is_global_zero", "process_zero")
 _SET_EPOCH_THEMSELVES = ("lightning", "pytorch_lightning", "accelerate", "transformers", "ignite")
 
 
@@ -109,16 +110,17 @@ def _on_one_rank(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Find collectives under `if rank == 0:` whose other branch has no such collective."""
     branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _chooses_one_rank(node.test)]
     # `if rank != 0: barrier()` and later `if rank == 0: barrier()` let one rank go first.
-    barriers = sum(name == "barrier" for node in branches for name, _ in _collectives(node.body))
+    barriers = sum(name in _BARRIERS for node in branches for name, _ in _collectives(node.body))
     for node in branches:
         other = {name for name, _ in _collectives(node.orelse)}
         for name, call in _collectives(node.body):
-            if name not in other and not (name == "barrier" and barriers > 1):
+            if name not in other and not (name in _BARRIERS and barriers > 1):
                 condition = ast.unparse(node.test)
                 yield call.lineno, f"{name} is called under `if {condition}:`; the other ranks never call it"
 
 
 def _chooses_one_rank(test: ast.expr) -> bool:
+    test = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
     nodes = [*ast.walk(test)]
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and len(nodes) < _MAX_NODES:
         return any(map(_chooses_one_rank, test.values))

@@ -16,6 +16,13 @@ from tests.builders import ROOT
         ("if dist.get_rank() == 0:\n    dist.all_reduce(loss)", [2]),
         ("if accelerator.is_main_process:\n    dist.barrier()", [2]),
         ("if rank == 0 and step % 10 == 0:\n    dist.barrier()", [2]),
+        ("if accelerator.is_main_process:\n    loss = accelerator.gather(loss)", [2]),
+        ("if trainer.is_global_zero:\n    fabric.all_reduce(loss)", [2]),
+        (
+            "if accelerator.is_main_process:\n    load()\n    accelerator.wait_for_everyone()\n"
+            "if not accelerator.is_main_process:\n    accelerator.wait_for_everyone()\n    load()",
+            [],
+        ),
         ("if rank == 0 or step % 10 == 0:\n    dist.barrier()", []),
         ("if rank == 0:\n    dist.broadcast(a, 0)\nelse:\n    dist.broadcast(b, 0)", []),
         ("if rank == 0:\n    dist.send(a, 1)\n    dist.all_reduce(a, group=first)", []),
