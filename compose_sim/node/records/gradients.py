@@ -53,7 +53,9 @@ class LossSlope(Record):
     parameter: str  # "" if none was moved
     held: int  # the hash of its values
     product: float | None  # of gradient and move
-    is_cut: bool = False  # whether the forward pass used values without their gradients, or autocast
+    is_cut: bool = (
+        False  # whether the forward pass used values without their gradients, chose by values, or used autocast
+    )
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Slopes:
     kept: Any = None  # its values, while it is moved
     base: Any = None  # its gradient before the first backward pass of a step
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
+    chooses: bool = False  # the forward pass so far has chosen something by values that depend on the parameter
     is_over: bool = False
 
 
@@ -60,10 +61,12 @@ def begin(context: RankContext) -> None:
         points.AUTOCAST_ENTERED.subscribe(_autocast)
         if context.mode == PROBE:
             points.DETACHED.subscribe(_detach)
+            points.CHOSEN.subscribe(_choose)
 
 
 def _module_called(context: RankContext, module: Any, *_: Any) -> None:
     slopes: Slopes = context.memory[_SLOPES]
+    slopes.is_cut |= slopes.chooses
     if slopes.is_over or not sys.modules["torch"].is_grad_enabled():
         slopes.is_cut |= slopes.kept is not None
         return
@@ -78,6 +81,15 @@ def _detach(context: RankContext, call: points.TorchCall) -> None:
     slopes: Slopes = context.memory[_SLOPES]
     if slopes.kept is not None and call.owner.requires_grad and not call.owner.is_leaf:
         slopes.is_cut = True
+
+
+def _choose(context: RankContext, call: points.TorchCall) -> None:
+    """Note what jumps if the parameter moves, such as the expert of a token, and is used if another module is called later."""
+    slopes: Slopes = context.memory[_SLOPES]
+    values = call.arguments[0] if call.arguments else None
+    has_indices = len(call.arguments) + len(call.options) > 1 or call.name not in ("max", "min")
+    if slopes.kept is not None and has_indices and getattr(values, "requires_grad", False):
+        slopes.chooses = True
 
 
 def _autocast(context: RankContext, _: points.TorchCall) -> None:
@@ -122,6 +134,7 @@ def _move(slopes: Slopes) -> None:
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     slopes: Slopes = context.memory[_SLOPES]
     root, parameter = points.root_of(call), slopes.moved
+    slopes.chooses = False
     if slopes.is_over:
         return
     if getattr(root, "numel", None) is not None and root.numel() == 1 and call.value("grad_tensors") is None:

@@ -360,6 +360,14 @@ DRAWN = Point(
     *(f"Tensor.{name}" for name in ("normal_", "uniform_", "random_", "bernoulli_", "exponential_")),
 )
 DETACHED = Point("torch", "Tensor.detach")
+CHOSEN = Point(
+    "torch",
+    *(
+        f"{of}{name}"
+        for of in ("", "Tensor.")
+        for name in ("argmax", "argmin", "argsort", "topk", "sort", "max", "min")
+    ),
+)
 CUDA_INITIALIZED = Point("torch", "_C._cuda_init", optional=True)  # not in builds for the CPU
 AUTOCAST_ENTERED = Point("torch.amp.autocast_mode", "autocast.__enter__")
 BACKWARD = Point("torch.autograd", "backward", outermost=True)  # what Tensor.backward looks up at each call

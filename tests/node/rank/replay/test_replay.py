@@ -18,6 +18,7 @@ from compose_sim.node.rank.replay import batch_ids, batches, gradients, shards  
 from compose_sim.node.rank.replay.batches import collated  # noqa: E402 - as above
 from compose_sim.node.rank.replay.rng_usage import RngUsage  # noqa: E402 - as above
 from compose_sim.node.rank.torch_hooks import points  # noqa: E402 - as above
+from compose_sim.node.records.gradients import LossSlope  # noqa: E402 - as above
 from compose_sim.node.records.replays import ReplayedStep  # noqa: E402 - as above
 from compose_sim.node.records.timings import StepTimes  # noqa: E402 - as above
 from tests.node.harness import Cluster  # noqa: E402 - it stands with the others
@@ -275,3 +276,47 @@ def test_the_record_of_a_gradient_in_a_large_buffer_is_small(cluster: Callable[.
     sizes = {path.name: path.stat().st_size for path in record.iterdir()}
     assert {"slope.0.0.0.pt", "slope.1.2.0.pt"} <= sizes.keys()
     assert sum(sizes.values()) < 1 << 20
+
+
+CHOOSING = """
+import torch
+import torch.distributed as dist
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(hidden * {factor})
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    found = model(torch.ones(2, 3))
+    found.argmax(0)  # a metric, which nothing later uses
+    found.sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_cut"),
+    [("hidden.max(-1, keepdim=True).indices", True), ("torch.topk(hidden, 1).indices", True), ("hidden.max()", False)],
+)
+def test_a_forward_pass_that_chooses_by_values_is_no_reference(
+    cluster: Callable[..., Cluster], tmp_path: Path, factor: str, is_cut: bool
+) -> None:
+    for mode in ("record", "probe"):
+        ranks = cluster(CHOOSING.replace("{factor}", factor), nproc=2)
+        (ranks.folder / "observations").mkdir()
+        ranks.environment |= {"COMPOSESIM_RECORD": str(tmp_path / "record"), "COMPOSESIM_CHECK": mode}
+        assert set(ranks.start(1).exit_codes().values()) == {0}
+
+    moved = [each for each in ranks.observed(1).of(LossSlope) if each.parameter]
+    assert len(moved) == 2
+    assert {each.is_cut for each in moved} == {is_cut}
