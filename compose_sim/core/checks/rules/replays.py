@@ -48,6 +48,7 @@ from compose_sim.node.records.replays import (
     ReplayFailed,
     ReplayMisaligned,
 )
+from compose_sim.node.records.script import ScriptEnd
 
 _WRITES = ("write", "create", "rename", "written")
 _FIX_SCALE = "See loss-scale."
@@ -109,8 +110,9 @@ def matches_single(case: Case) -> Result:
 
 def may_be_probed(case: Case) -> bool:
     """Return whether nothing else compares the gradients of this run, and the n-th step of a rank is that of all others."""
-    steps = [sum(1 for _ in rank.of(LossSlope)) for rank in case.observed]
-    aligned = len(set(steps)) == 1 and not any(each.enabled for each in case.observed.of(Join))
+    measured = {sum(1 for _ in rank.of(LossSlope)) for rank in case.observed}
+    made = {each.steps for each in case.observed.of(ScriptEnd)}
+    aligned = len(measured) == 1 and len(made) < 2 and not any(each.enabled for each in case.observed.of(Join))
     slopes = [*case.observed.of(LossSlope)]
     has_losses = any(each.loss is not None for each in slopes) and not any(each.is_cut for each in slopes)
     is_several = case.verdict == "passed" and case.observed.world_size > 1

@@ -15,6 +15,7 @@ from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, Ske
 from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable, UnusedParameters
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
+from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, ddp, forward, state, step, table
 
@@ -351,3 +352,23 @@ def test_updates_are_not_replaced_by_the_weights_of_a_rank_without_them(
     result = params_in_sync.judge(case({0: owner, 1: [GROUP]}))
 
     assert (result.status, result.ranks) == (status, (0,) if status == FAILED else ())
+
+
+@pytest.mark.parametrize(
+    ("steps", "exchanges", "status"),
+    [
+        ((20, 18), (60, 60), "warned"),
+        ((20, 20), (60, 60), "not-applicable"),
+        ((20, 10), (60, 60), "not-applicable"),  # ranks have different parts in the training
+        ((20, 18), (60, 54), "not-applicable"),  # a rank also exchanged less
+    ],
+)
+def test_ranks_with_parts_skip_a_step_together(steps: tuple[int, int], exchanges: tuple[int, int], status: str) -> None:
+    def rank(number: int) -> list[Record]:
+        hashed = [TensorHashes(0, nth, 0, (f"{nth} of {number}",)) for nth in range(3)]
+        passes = [each for nth in range(3) for each in (hashed[nth], all_reduce(6, 2), step(nth + 1))]
+        return [table("part", model=None), *passes, ScriptEnd(None, steps[number], exchanges[number])]
+
+    result = params_in_sync.judge(case({number: rank(number) for number in range(2)}))
+
+    assert (result.status, result.ranks) == (status, (1,) if status == "warned" else ())

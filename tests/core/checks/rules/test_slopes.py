@@ -12,6 +12,7 @@ from compose_sim.core.checks.rules.slopes import judge_slopes
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import LossSlope
+from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import observe
 
 LOSSES = [1.0 - 0.01 * step for step in range(12)]
@@ -81,3 +82,5 @@ def test_ranks_that_make_other_steps_are_not_compared() -> None:
     assert not asked(observed([3]))
     assert not asked(observed([3, 3]), "failed")
     assert not asked(observed([3, 3], Join(enabled=True)))
+    ends = {rank: observe(rank, [LossSlope(0, 1.0, "", 0, None), ScriptEnd(steps=9 - rank)]) for rank in range(2)}
+    assert not asked(Observed(ranks=ends))
