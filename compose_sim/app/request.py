@@ -142,7 +142,7 @@ def _check_script(path: Path, name: str, folder: Path) -> None:
     if not path.exists():
         scripts = sorted(each.name for each in path.parent.glob("*.py")) if path.parent.is_dir() else []
         near = nearest_file(path.name, scripts)
-        meant = name if name.startswith(f"{near} ") else Path(name).with_name(near or "_")
+        meant = name if path.name.startswith(f"{near} ") else Path(name).with_name(near) if near else ""
         raise SpecError(
             f"the script '{name}' does not exist" + (f"; did you mean '{near}'?" if near else ""),
             evidence=f"in '{path.parent}' there is: {', '.join(scripts[:5])}" if scripts and not near else "",

@@ -58,8 +58,10 @@ def install() -> None:
 
 
 def sampled(context: RankContext, count: int) -> bool:
-    """Return whether to look closer at this step or pass: at few in a run; in `check` at 50, then at each that is 1/16 later."""
-    return count & (count - 1) == 0 or (context.thorough and (count <= 50 or count % (count // 16) == 0))
+    """Return whether to look closer at this step or pass: at few in a run; in `check` at 50, and then at 16 of each doubling."""
+    return count & (count - 1) == 0 or (
+        context.thorough and (count <= 50 or count % (1 << count.bit_length() - 5) == 0)
+    )
 
 
 def living(context: RankContext) -> Iterator[tuple[Model, Any]]:

@@ -186,7 +186,8 @@ class Recorder:
             return
         shared = self._shared[pending["optimizer"]]
         if self._parts is not None:
-            self._save({**self._parts, "after": self._copies(optimizer)}, f"parts.{self.steps}.{self.rank}.pt")
+            parts = {**self._parts, "after": self._copies(optimizer)}
+            self._save(parts, shards.file_of(f"parts.{self.steps}", self.rank))
         if self.rank == 0 or any(shared):
             after = self._copies(optimizer)
             if self.rank:

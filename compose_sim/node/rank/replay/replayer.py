@@ -206,8 +206,7 @@ class Replayer:
 
     def _put_together(self, held: list[Any], ours: Any, recorded: dict[str, Any]) -> list[Layout]:
         """Put what ranks hold in parts together, in the record of this step, and return how; nothing if that is not possible."""
-        files = self._parts(self._step) if self.alone is None else []
-        parts = [self._load(file) for file in files]
+        parts = [self._load(file) for file in self._parts(self._step) if self.alone is None]
         if not parts or any(len(part["before"]) != len(held) for part in parts):
             return []
         wholes = [shards.copied(each) for each in held]
@@ -227,8 +226,8 @@ class Replayer:
 
     def _parts(self, step: int) -> list[str]:
         """Return the files with what ranks held in a step; none unless all ranks have written theirs."""
-        files = [f"parts.{step}.{rank}.pt" for rank in range(len(self.record))]
-        return files if all((self.folder / file).exists() for file in files) else []
+        files = self._files(f"parts.{step}")
+        return files if len(files) == len(self.record) else []
 
     def _compare_update(self, optimizer: Any) -> None:
         """Compare what a step has made of parameters that ranks hold in parts; an adaptive step magnifies rounding."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from compose_sim.node.rank.context import RankContext
+from compose_sim.node.rank.observers.models import sampled
 from compose_sim.node.records.models import DdpModel, OptimizerStep, TensorHashes, TensorTable
 from compose_sim.node.records.process_groups import DdpForward
 from compose_sim.node.records.script import ScriptEnd
@@ -176,3 +178,10 @@ def test_odd_optimizers_are_survived_and_parts_of_a_step_count_once(cluster: Cal
     seen = run.observed()
     assert [each.type for each in seen.of(OptimizerStep)] == ["LBFGS", "LBFGS", "Pair", "SGD", "SGD"]
     assert [each.steps for each in seen.of(ScriptEnd)] == [5]
+
+
+def test_check_looks_at_fifty_steps_and_then_at_sixteen_of_each_doubling(rank: RankContext) -> None:
+    rank.mode = "record"
+    counts = [sum(sampled(rank, count) for count in range(first, 2 * first)) for first in (64, 1024, 65536)]
+
+    assert (sum(sampled(rank, count) for count in range(1, 51)), counts) == (50, [16, 16, 16])
