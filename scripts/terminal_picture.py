@@ -61,7 +61,12 @@ def print_of(command: str, folder: Path) -> str:
     with os.fdopen(ours, "rb") as output:
         text = b"".join(_chunks(output)).decode()
     process.wait()
-    return text.replace(str(Path(sys.executable).parent), "~/venv/bin").replace(os.uname().nodename, "host")
+    for named, plain in (
+        (str(Path(sys.executable).parent), "~/venv/bin"),
+        (f"host {os.uname().nodename}", "host pc"),
+    ):
+        text = text.replace(named, plain)
+    return text
 
 
 def _chunks(output: io.BufferedReader) -> Iterator[bytes]:

@@ -235,7 +235,7 @@ def _run(block: str, folder: Path, variables: dict[str, str], own: str) -> str:
         (str(Path(sys.executable).parent), "~/venv/bin"),
         ("bin/python3", "bin/python"),
         (f"{folder}/", ""),
-        (os.uname().nodename, "host"),
+        (f"host {os.uname().nodename}", "host pc"),
     ):
         printed = printed.replace(named, plain)
     return printed

@@ -43,6 +43,28 @@ def test_a_topic_is_found_whatever_its_case_and_hyphens(name: str, term: str) ->
     assert find_topic(name, TOPICS).term == term
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "barrier",
+            "broadcast",
+            "all-gather",
+            "reduce-scatter",
+            "all-to-all",
+            "process group",
+            "device mesh",
+            "DTensor",
+        ),
+        *("ZeRO", "shard", "replica", "tensor parallelism", "pipeline parallelism", "micro-batch", "bubble"),
+        *("checkpoint", "resharding", "epoch", "no_sync", "gradient accumulation", "activation checkpointing"),
+        *("mixed precision", "loss scaling", "global batch", "straggler", "flight recorder", "torchrun"),
+    ],
+)
+def test_words_of_the_course_are_explained(name: str) -> None:
+    assert find_topic(name, TOPICS).term == name
+
+
 def test_an_unknown_topic_suggests_the_nearest() -> None:
     with pytest.raises(SpecError, match="did you mean 'bucket'"):
         find_topic("buckets", TOPICS)
