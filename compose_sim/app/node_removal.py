@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -37,8 +38,9 @@ class NodeRemoval:
                 removal.set_exception(error)
 
         if not self.keep:
-            self._begun = removal
-            Thread(target=remove, daemon=True).start()
+            with suppress(RuntimeError):  # no memory for a thread: `finish` removes them
+                Thread(target=remove, daemon=True).start()
+                self._begun = removal
 
     def finish(self, listener: Listener) -> bool:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,18 @@ def test_a_removal_that_fails_is_tried_again(
     assert engine.removals == failures + 1
     assert session.name not in engine.remaining_runs()
     assert [line.splitlines()[0] for line in notes.lines] == ["the engine is busy"] * failures
+
+
+def test_nodes_are_removed_although_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with RLIMIT_AS, which does not fail at the same thread in each run."""
+
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("compose_sim.app.node_removal.Thread", Refused)
+    session = Session(read_request({"recipe": "exec", "args": ("true",), "nodes": 2, "engine": "local"}))
+
+    assert session.run(Notes()).exit_code == 0
+    assert session.name not in session.engine.remaining_runs()

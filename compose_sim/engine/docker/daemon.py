@@ -81,8 +81,8 @@ def ended_if_silent(follower: subprocess.Popen[str]) -> Iterator[None]:
     """Kill a program that follows the daemon when the context ends, or when the daemon has not answered for a minute."""
     over = threading.Event()
     watch = threading.Thread(target=_kill_if_silent, args=(follower, over), daemon=True)
-    watch.start()
     try:
+        watch.start()
         yield
     finally:
         over.set()
