@@ -39,9 +39,9 @@ class RankWaits:
         self._files, self._found = files, found
         self._opened: dict[str, int] = {}
 
-    def read(self, state: ClusterState) -> tuple[dict[int, CurrentWait], set[int]]:
+    def read(self, state: ClusterState) -> tuple[dict[int, CurrentWait], set[int], dict[int, str]]:
         """
-        Return what ranks wait in, and which ranks are stopped.
+        Return what ranks wait in, which ranks are stopped, and at which lines the others are.
 
         All of it was true at one moment: between the first and the second time that pages are read.
         """
@@ -60,7 +60,12 @@ class RankWaits:
             for rank, each in first.items()
             if each is not None and each.since and each == _wait_in(pages[rank])
         }
-        return waits, {rank for rank, page in pages.items() if ProgressPage.is_halted_page(page)}
+        lines = {
+            rank: printable(line)
+            for rank, page in pages.items()
+            if rank not in waits and (line := ProgressPage.line_in_page(page))
+        }
+        return waits, {rank for rank, page in pages.items() if ProgressPage.is_halted_page(page)}, lines
 
     def close(self) -> None:
         """Close the files."""
@@ -201,7 +206,7 @@ class PageReader:
             self._read_records(name)
         self._read_scalars()
         if not self.is_over:
-            message = self._fold.take(report=None, is_over=False, current=self._current(), **self._rank_times())
+            message = self._fold.take(report=None, is_over=False, **self._current(), **self._rank_times())
             return {**message, "sources": self._sources.named_in(message)}
         self._fold.add_spans(self._timeline.finish())
         self.close()
@@ -214,13 +219,14 @@ class PageReader:
                 message["now"]["against"] = compared(PageReader(other).read())
         return {**message, "sources": self._sources.named_in(message)}
 
-    def _current(self) -> dict[int, list[Any]]:
-        """Return what ranks wait in at this moment, unless they run on other machines, whose memory this one does not see."""
+    def _current(self) -> dict[str, dict[int, Any]]:
+        """Return what ranks wait in at this moment, or where they are, unless other machines run them, whose memory we do not see."""
         if self._fold.plan.master.name == FIRST_NODE:
-            return {}
+            return {"current": {}, "at": {}}
         state = self._fold.state
-        waits, halted = self._waits.read(state)
-        return current_waits(state, waits, self._timeline.members, now=self._clock.now(), halted=halted)
+        waits, halted, lines = self._waits.read(state)
+        current = current_waits(state, waits, self._timeline.members, now=self._clock.now(), halted=halted)
+        return {"current": current, "at": lines}
 
     def _rank_times(self) -> dict[str, Any]:
         times = rank_times(self._timeline.tallies)
@@ -272,6 +278,8 @@ class PageReader:
                     break
                 spans = self._timeline.add(int(rank), int(generation), (line for _, line in lines))
                 self._fold.add_spans(spans)
+                self._fold.add_lines(self._timeline.lines)
+                self._timeline.lines.clear()
 
 
 _IN_TEXT, _IN_TRACEBACK = (
@@ -317,6 +325,8 @@ def _places(message: Message) -> Iterator[tuple[str, int]]:
             yield each["place"]["file"], each["place"]["line"] or 1
     hang, cause = now["hang"] or {"ranks": []}, now["cause"] or {}
     yield from ((file, line) for rank in hang["ranks"] for file, line, *_ in rank["frames"])
+    places = (each.rpartition(":") for each in now.get("at", {}).values())
+    yield from ((file, int(line)) for file, _, line in places if line.isdecimal())
     texts = [*message["texts"], *(wait[1] for wait in now.get("current", {}).values()), cause.get("message") or ""]
     patterns = [(_IN_TEXT, text) for text in texts] + [(_IN_TRACEBACK, cause.get("traceback") or "")]
     for pattern, text in patterns:

@@ -68,7 +68,7 @@ _PING_S = 10.0
 _WRITE_WITHIN_S = 60.0  # a reader that takes nothing for so long is dropped
 _MAX_CONNECTIONS = 64  # each has a thread and a descriptor, which a run with --view needs too
 _MAX_BYTES_OF_ACTION = 1 << 16
-_APPENDED = ("spans", "texts", "usage", "metrics", "logs", "sources")
+_APPENDED = ("spans", "lines", "texts", "usage", "metrics", "logs", "sources")
 _FIRST_BYTES, _LINES_AT_A_TIME = 64 << 10, 20_000
 
 

@@ -169,3 +169,24 @@ def test_a_script_that_imports_the_compiler_ends_with_its_own_output(project: Pr
     log = (project.folder / f".composesim/runs/{run}/logs/node-0.0.log").read_text()
     assert log.splitlines()[-1] == "end 0"
     assert "leaked" not in log
+
+
+def test_the_line_of_a_rank_that_holds_up_the_others_is_named(project: Project) -> None:
+    script = project.write(
+        "train.py",
+        "import time\n"
+        + JOINED
+        + "import torch\nlayer = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "for step in range(6):\n"
+        "    if rank == 1:\n"
+        "        time.sleep(0.5)\n"
+        "    dist.barrier()\n"
+        "    optimizer.step()\n"
+        "dist.destroy_process_group()\n",
+    )
+    outcome = project.run("up", "--engine", "local", "--nodes", "3", "--json", script)
+
+    assert outcome.status == 0
+    assert [each["late_at"] for each in outcome.report["rank_times"]][1] == "train.py, line 10"
+    (line,) = (each for each in project.run("report").stdout.splitlines() if each.startswith("slowest"))
+    assert line.endswith("mostly at train.py, line 10")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from compose_sim.core.report.bottleneck import RankTimes
 from compose_sim.core.report.report import Cause, CheckResult, ExpectationResult, FaultReport, Place, Report
-from compose_sim.core.state.timeline import Span
+from compose_sim.core.state.timeline import LineSpan, Span
 from compose_sim.core.view.page import PageFold
 from compose_sim.view.bundle import report_page
 from tests.builders import a_plan, a_report, an_event
@@ -56,6 +57,7 @@ def a_page(
             fold.add_spans([Span(rank, "backward", begun, 0.02, step)])
             fold.add_spans([Span(rank, "waiting", begun + 0.02, 0.05, step, what, 2)] if rank != 2 else [])
             fold.add_spans([Span(rank, "moving", begun + 0.07, 0.02, step, "all_reduce #1")])
+            fold.add_lines([LineSpan(rank, "train.py", 5, begun + 0.02, 0.05)] if rank == 2 else [])
     fold.add_events(an_event("log", 5.0, rank=line % ranks, line=f"{line} {HOSTILE}") for line in range(5000))
     fold.add_events(
         an_event("metric", 5.0, rank=rank, step=step, loss=1.0 / (step + 1)) for rank in (0, 1) for step in range(9)
@@ -244,10 +246,41 @@ def test_places_lead_to_the_source_which_has_a_dot_for_each_rank(tab: Tab, tmp_p
 
     dots = "[...document.querySelectorAll('#line-3 .dot')].map((each) => [each.textContent, each.classList.contains('late')])"
     assert tab.run(dots) == [["0", False], ["1", False], ["3", False]]
-    assert tab.run("document.querySelector('#line-3 .heat b') !== null")
+    late = dots.replace("line-3", "line-5")
+    assert tab.run(late) == [["2", True]]  # in no collective: samples know where it is
+    bars = """[...document.querySelectorAll('#source .heat b')].map(
+        (each) => [each.closest('[id]').id, each.className, each.nextSibling.textContent])"""
+    assert tab.run(bars) == [["line-3", "waited", "6.00 s"], ["line-5", "own", "2.00 s"]]
+    waits = tab.run("document.getElementById('waits').textContent")
+    assert "at train.py, line 5" in waits
+    assert "3 ranks for rank 2, the longest of 38" in waits  # those of the first step, which is a warm-up, are left out
     tab.run("document.querySelector('#waits .entries .small button').click()")
     assert tab.run("document.querySelector('#source .at').id") == "line-3"
     assert tab.errors == []
+
+
+def test_a_narrow_step_of_other_code_has_no_color_of_the_little_that_is_known_of_it(tab: Tab, tmp_path: Path) -> None:
+    """In 70 of 90 ms, rank 2 is in its own code; rank 0 waits for most of them."""
+    tab.open(a_page(tmp_path, a_report(), steps=400), width=390)
+    tab.wait_for("document.querySelector('footer')")
+    colors = """[0, 2].map((rank) => {
+        const drawn = [], pen = { set fillStyle(value) { drawn.push(value); }, fillRect() {} };
+        cells(pen, rank, 0, 30, COLORS, 0);
+        return [...new Set(drawn)];
+    })"""
+
+    assert tab.run(colors) == [["--waiting"], []]
+
+
+def test_a_straggler_is_shown_with_its_own_line(tab: Tab, tmp_path: Path) -> None:
+    times = RankTimes(rank=2, steps_s=4.0, data_s=0.0, collectives=40, last=40, late_s=2.0, straggler_score=0.5)
+    tab.open(a_page(tmp_path, a_report(rank_times=(times,)), sources=[["train.py", 1, list("abcdefg")]]))
+    tab.wait_for("document.querySelector('footer')")
+
+    assert "rank 2 (node-2) holds up the others: last in 40 of 40" in tab.run(
+        "document.querySelector('.cause').textContent"
+    )
+    assert tab.run("document.querySelector('#verdict .source .at i').textContent") == "5"
 
 
 def test_a_wait_that_is_open_is_in_the_verdict_and_accuses_nobody_else(tab: Tab, tmp_path: Path) -> None:
@@ -263,12 +296,19 @@ def test_a_wait_that_is_open_is_in_the_verdict_and_accuses_nobody_else(tab: Tab,
         "straggler_score": 0.5,
     }
     waits = {rank: [5, "barrier #9", 7.0, 8.0, [2]] for rank in (0, 1, 3)}
-    live = {"is_over": False, "verdict": "running", "cause": None, "t": 15.0, "current": waits}
+    live = {
+        "is_over": False,
+        "verdict": "running",
+        "cause": None,
+        "t": 15.0,
+        "current": waits,
+        "at": {2: "/a/train.py:4"},
+    }
     live |= {"straggler": {"rank": 1, **times}, "rank_times": [{"rank": 1, **times}]}
     tab.run(f"Object.assign(run.now, {json.dumps(live)}); ONCE.delete(run.now); render()")
 
     assert tab.run("document.querySelector('#nav .pill').textContent") == "● waiting 8 s for rank 2"
-    assert "Ranks 0, 1 and 3 wait for rank 2 in barrier #9, for 8.00 s" in tab.run(
+    assert "Ranks 0, 1 and 3 wait for rank 2 in barrier #9. Rank 2 is at train.py, line 4." in tab.run(
         "document.querySelector('.cause').textContent"
     )
     assert tab.run("document.querySelector('#verdict').textContent.includes('rank 1 (')") is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compose_sim.core.state.state import Load
@@ -76,6 +77,7 @@ class RankTimes:
     last: Annotated[int, "Of them, those in which it was the last rank to arrive"]
     late_s: Annotated[float, "By how many seconds it arrived later than the median rank, in all of them"]
     held_up_s: Annotated[float, "How much shorter they would have been had it arrived with the median rank"] = 0.0
+    late_at: Annotated[str, "The line at which it mostly was while all others waited for it; empty if not known"] = ""
     straggler_score: Annotated[float, "late_s as a share of steps_s: 0 for a rank for which no other waits"]
 
     @property
@@ -97,10 +99,17 @@ def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:
             last=tally.last,
             late_s=round(tally.late_s, 3),
             held_up_s=round(tally.held_up_s, 3),
+            late_at=_most_at(tally),
             straggler_score=round(min(1.0, tally.late_s / tally.steps_s), 3) if tally.steps_s else 0.0,
         )
         for rank, tally in sorted(tallies.items())
     )
+
+
+def _most_at(tally: RankTally) -> str:
+    """Return `train.py, line 17`, if the samples of that line explain most of the time."""
+    (file, line), seconds = max(tally.late_at.items(), key=lambda each: each[1], default=(("", 0), 0.0))
+    return f"{PurePath(file).name}, line {line}" if seconds > tally.held_up_s / 2 else ""
 
 
 def straggler_of(times: Sequence[RankTimes]) -> RankTimes | None:
@@ -117,6 +126,7 @@ def straggler_line(times: Sequence[RankTimes]) -> str:
         else (
             f"rank {worst.rank}: the last of {len(times)} ranks in {worst.last} of {worst.collectives} collectives, "
             f"{format_seconds(worst.late_s)} behind in all (score {worst.straggler_score:.2f})"
+            + (f", mostly at {worst.late_at}" if worst.late_at else "")
         )
     )
 

@@ -7,6 +7,7 @@ A message is a collective of two, except that who sends it need not wait.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -34,6 +35,17 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class LineSpan:
+    """A line of the script at which samples found a rank, in Unix seconds."""
+
+    rank: int
+    file: str
+    line: int
+    began: float
+    lasted: float
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A message from one rank to another: when the sender began, and when it had arrived, in Unix seconds."""
 
@@ -50,6 +62,7 @@ class _Collective:
     size: int
     sender: str = ""  # if it is a message
     waits: dict[int, tuple[float, float, int, str]] = field(default_factory=dict)  # by rank: began, lasted, step, what
+    lines: dict[int, tuple[LineSpan, ...]] = field(default_factory=dict)  # by rank: where it was before
 
 
 @dataclass(slots=True)
@@ -62,6 +75,8 @@ class RankTally:
     last: int = 0  # of them, those in which it was the last rank to arrive
     late_s: float = 0.0  # how much later than the median rank it arrived, in all of them
     held_up_s: float = 0.0  # how much later than all other ranks
+    # Seconds at each file and line while they waited for it
+    late_at: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     last_record: tuple[int, float] = (-1, 0.0)  # step and end
 
 
@@ -72,6 +87,7 @@ class Timeline:
         self._collectives: dict[_Key, _Collective] = {}
         self.tallies: dict[int, RankTally] = {}
         self.messages: list[Message] = []
+        self.lines: list[LineSpan] = []  # whoever reads on for long takes them out
         self.members: dict[tuple[int, str], set[int]] = {}  # of a group in a round, as far as ranks have recorded waits
 
     def add(self, rank: int, generation: int, lines: Iterable[str]) -> list[Span]:
@@ -89,8 +105,13 @@ class Timeline:
                 for kind, began, lasted in record.work
                 if kind in KINDS
             )
+            lines = tuple(
+                LineSpan(rank, file, line, record.began + began / 1e6, lasted / 1e6)
+                for file, line, began, lasted in record.lines
+            )
+            self.lines += lines
             for wait in record.waits:
-                spans += self._add_wait(rank, generation, record, wait)
+                spans += self._add_wait(rank, generation, record, wait, lines)
         return spans
 
     def finish(self) -> list[Span]:
@@ -99,7 +120,9 @@ class Timeline:
         self._collectives.clear()
         return spans
 
-    def _add_wait(self, rank: int, generation: int, record: StepTimes, wait: Wait) -> list[Span]:
+    def _add_wait(
+        self, rank: int, generation: int, record: StepTimes, wait: Wait, lines: tuple[LineSpan, ...]
+    ) -> list[Span]:
         began, lasted = record.began + wait.began / 1e6, wait.lasted / 1e6
         if wait.size <= 1:
             return [Span(rank, "collective", began, lasted, record.step, wait.what)]
@@ -111,19 +134,23 @@ class Timeline:
         made = _Collective(wait.size, sender if is_message else "")
         collective = self._collectives.setdefault(key, made)
         collective.waits[rank] = (began, lasted, record.step, wait.what)
+        collective.lines[rank] = lines
         if len(collective.waits) < collective.size:
             return []
         del self._collectives[key]
         if is_message:
             self.messages += _message(collective)
         else:
-            self._count_arrivals({each: arrived for each, (arrived, *_) in collective.waits.items()})
+            self._count_arrivals({each: arrived for each, (arrived, *_) in collective.waits.items()}, collective.lines)
         return list(_divided(collective))
 
-    def _count_arrivals(self, arrivals: dict[int, float]) -> None:
+    def _count_arrivals(self, arrivals: dict[int, float], lines: dict[int, tuple[LineSpan, ...]]) -> None:
         median, last = median_low(arrivals.values()), max(arrivals, key=arrivals.__getitem__)
         before = max((arrived for rank, arrived in arrivals.items() if rank != last), default=arrivals[last])
         self.tallies[last].held_up_s += arrivals[last] - before
+        for each in lines[last]:
+            if (overlap := min(arrivals[last], each.began + each.lasted) - max(before, each.began)) > 0:
+                self.tallies[last].late_at[each.file, each.line] += overlap
         for rank, arrived in arrivals.items():
             tally, late = self.tallies[rank], arrived - median
             tally.collectives += 1

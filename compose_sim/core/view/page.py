@@ -23,7 +23,7 @@ from compose_sim.core.state.fold import batches, fold_batch
 from compose_sim.core.state.fold_ranks import new_numbers
 from compose_sim.core.state.progress import phase_of
 from compose_sim.core.state.state import ClusterState, RankState, initial_state, speaks_for_another
-from compose_sim.core.state.timeline import KINDS, Span
+from compose_sim.core.state.timeline import KINDS, LineSpan, Span
 from compose_sim.core.verdict.hang import diagnose, standings_of
 from compose_sim.node.records.data import Batch, LoaderInfo
 
@@ -270,12 +270,22 @@ class PageFold:
             self._shares[span.rank][span.kind] += span.lasted
             if span.late is not None:
                 self._shares[span.late]["caused"] += span.lasted
-            text = self._texts.get(span.what)
-            if text is None:
-                text = self._texts[span.what] = len(self._texts)
-                self._new["texts"].append(span.what)
+            text = self._text_of(span.what)
             began, lasted = round((span.began - start) * 1e6), round(span.lasted * 1e6)
             self._new["spans"].append([span.rank, KINDS.index(span.kind), began, lasted, span.step, text, span.late])
+
+    def add_lines(self, lines: Iterable[LineSpan]) -> None:
+        """Take further lines of the script at which ranks were."""
+        for each in lines:
+            text = self._text_of(f"({each.file}, line {each.line})")
+            began = round((each.began - (self.state.started_at or 0.0)) * 1e6)
+            self._new["lines"].append([each.rank, text, began, round(each.lasted * 1e6)])
+
+    def _text_of(self, what: str) -> int:
+        if what not in self._texts:
+            self._texts[what] = len(self._texts)
+            self._new["texts"].append(what)
+        return self._texts[what]
 
     def take(self, *, report: Report | None, is_over: bool, **more: Any) -> Message:
         """Return what is new, with the state of the run: `report` is that of a run that is over."""
@@ -286,7 +296,7 @@ class PageFold:
         return message
 
     def _begin(self) -> None:
-        self._new = {"spans": [], "texts": [], "usage": [], "metrics": [], "logs": []}
+        self._new = {"spans": [], "lines": [], "texts": [], "usage": [], "metrics": [], "logs": []}
 
     def _since(self, t: float) -> float:
         return round(max(0.0, t - (self.state.started_at or t)), 4)

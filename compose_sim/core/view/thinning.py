@@ -11,6 +11,9 @@ from compose_sim.core.view.page import Message
 _OF_A_PROBLEM = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|Traceback)\b|\w(?:Error|Exception|Warning)\b|^[EW]\d{4} "
 )
+_DECORATION = re.compile(
+    r"^(?:\x1b\[[0-9;]{0,20}m)?\[rank\d{1,9}\]: ?|\x1b\[[0-9;]{0,20}m"
+)  # colors, and torch's name of a rank
 _FIRST_LINES = 500  # of each rank
 MAX_POINTS = 1_000  # of one metric of one rank
 _GAP = -1  # instead of a rank: where lines are left out
@@ -22,6 +25,7 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
     left_out = []
     stride = -(-len(message["spans"]) // most_spans) or 1
     spans = [span for span in message["spans"] if span[4] % stride == 0 or span[3] >= 100_000]
+    lines = message["lines"][:: -(-len(message["lines"]) // most_spans) or 1]
     if stride > 1:
         left_out.append(f"The timeline shows every {stride}th step, and what took longer than 0.1 s.")
     points: dict[tuple[Any, ...], int] = defaultdict(int)
@@ -38,7 +42,7 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
     if missing:
         left_out.append(f"{missing} lines of the logs are not in this file: they are in the folder of the run.")
     now = {**message["now"], "left_out": left_out, "lines_left_out": missing}
-    return {**message, "now": now, "spans": spans, "metrics": metrics, "logs": logs}
+    return {**message, "now": now, "spans": spans, "lines": lines, "metrics": metrics, "logs": logs}
 
 
 def compared(message: Message) -> Message:
@@ -56,11 +60,12 @@ def _thinned_logs(lines: list[list[Any]], most_bytes: int) -> tuple[list[list[An
     chosen: set[int] = set()
     seen: Counter[int | None] = Counter()
     problems, firsts, in_traceback = [], [], set[int | None]()
-    for at, (rank, line, _) in enumerate(lines):
+    for at, (rank, printed, _) in enumerate(lines):
+        line = _DECORATION.sub("", printed[:_LONGEST_READ])
         seen[rank] += 1
         if seen[rank] <= _FIRST_LINES:
             firsts.append(at)
-        if (rank in in_traceback) or _OF_A_PROBLEM.search(line[:_LONGEST_READ]):
+        if (rank in in_traceback) or _OF_A_PROBLEM.search(line):
             problems.append(at)
         if line.startswith("Traceback"):
             in_traceback.add(rank)

@@ -121,6 +121,13 @@ class RankContext:
             self._long_wait = _LONGER_BY * (now - waited_since)
             self.events.emit("waited", what=waited_in, seconds=round(now - waited_since, 3))
 
+    def look_at(self, frame: FrameType | None) -> None:
+        """Note the line of the script that a frame of the main thread comes from, unless the rank waits for others."""
+        at = None if self._waits_in else place_in(frame)
+        self.progress.at_line(at)
+        if at:
+            self.times.at_line(at)
+
     def flush(self) -> None:
         """Write out all records: call it at every step, and before anything that may never return."""
         self.observations.flush()
@@ -149,7 +156,11 @@ def in_child() -> RankContext | None:
 
 def place(depth: int = 1) -> Place | None:
     """Return the file and line of the innermost user code on the stack; None if there is none."""
-    frame: FrameType | None = sys._getframe(depth + 1)
+    return place_in(sys._getframe(depth + 1))
+
+
+def place_in(frame: FrameType | None) -> Place | None:
+    """Return the file and line of the innermost user code from a frame on; None if there is none."""
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_code(file):

@@ -13,10 +13,15 @@ import faulthandler
 import fcntl
 import os
 import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
 
 from ..shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL, ProgressPage
 from . import flight_recorder
+from .step_times import SAMPLE_EACH_S
 
+_LONG_S = 1e6
 _MIN_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
 
 _progress: ProgressPage | None = None
@@ -39,8 +44,8 @@ def install(progress: ProgressPage) -> None:
     _progress, _process = progress, os.getpid()
 
 
-def start_helper() -> None:
-    """Start the helper thread, once.
+def start_helper(look: Callable[[FrameType | None], None] | None = None) -> None:
+    """Start the helper thread, once; between signals, it calls `look` with the frame of the main thread, each SAMPLE_EACH_S.
 
     Wait for this until the script has threads anyway, because it makes a process group: Python warns when a process
     with several threads forks. `_thread` is used so that `threading` does not list the thread or wait for it.
@@ -48,14 +53,19 @@ def start_helper() -> None:
     if _progress is not None and os.getpid() == _process and not _progress.get("helper"):
         # Until the thread sets the real id, so that a second call does not start another one
         _progress.set("helper", _process)
-        _thread.start_new_thread(_wait_for_signals, (_progress,))
+        _thread.start_new_thread(_wait_for_signals, (_progress, look))
 
 
-def _wait_for_signals(progress: ProgressPage) -> None:
+def _wait_for_signals(progress: ProgressPage, look: Callable[[FrameType | None], None] | None) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {STACKS_SIGNAL})
     progress.set("helper", _thread.get_native_id())
+    main_thread, pause = progress.get("main_thread"), SAMPLE_EACH_S if look else _LONG_S
     while True:
-        signal.sigwaitinfo({WAKE_SIGNAL})
+        if signal.sigtimedwait({WAKE_SIGNAL}, pause) is None:
+            with contextlib.suppress(Exception):  # a script may do anything to frames, and this thread must live on
+                if look:
+                    look(sys._current_frames().get(main_thread))
+            continue
         progress.advance("awake")  # this takes the interpreter's lock, so it shows the agent that the lock is free
         if progress.get("stacks_wanted"):
             faulthandler.dump_traceback(progress.get("descriptor"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from ..records.record import Place
 from ..records.timings import StepTimes
 from ..shared.event_log import EventLog, clock_of
 from .observations import Observations, encoded
 
 _MAX_SPANS = 100  # in one record
+SAMPLE_EACH_S = 0.1  # the line of the script that runs
 _EACH, _EVERY_TENTH = 1000, 10_000  # the last step of which each, or every tenth, is recorded; then every hundredth
 
 
@@ -21,6 +23,7 @@ class Times:
         self._ahead = clock_of(events.folder).ahead
         self._work: list[tuple[str, float, float]] = []
         self._waits: list[tuple[str, float, float, str, int, int]] = []
+        self._lines: list[tuple[Place, float, float]] = []
         self._sequences: dict[str, int] = {}
         self._steps = 0
         self._is_kept = True
@@ -31,6 +34,14 @@ class Times:
         if self._is_kept:
             self._work.append((kind, began, ended or time.monotonic()))
             self._write_if_long()
+
+    def at_line(self, at: Place) -> None:
+        """Record that the script is at a line now; the helper thread calls this, and what it loses to `write` is one sample."""
+        now, lines = time.monotonic(), self._lines
+        if lines and lines[-1][0] == at and now - lines[-1][2] < 2 * SAMPLE_EACH_S:
+            lines[-1] = (at, lines[-1][1], now)
+        elif self._is_kept and len(lines) < _MAX_SPANS:
+            lines.append((at, now - SAMPLE_EACH_S, now))
 
     def following(self, group: str) -> int:
         """Return the number that the next wait within a group will get."""
@@ -64,7 +75,8 @@ class Times:
         """Write what has been timed since the last record."""
         if not self._work and not self._waits:
             return
-        zero = min([spans[0][1] for spans in (self._work, self._waits) if spans])
+        lines, self._lines = self._lines, []
+        zero = min(spans[0][1] for spans in (self._work, self._waits, lines) if spans)
         work = [
             f'["{kind}",{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f}]' for kind, began, ended in self._work
         ]
@@ -72,9 +84,15 @@ class Times:
             f"[{encoded(what)},{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f},{encoded(group)},{size},{number}]"
             for what, began, ended, group, size, number in self._waits
         ]
+        more = "" if self._steps else f',"queued":{_queued():.3f}'
+        if lines:
+            at = (
+                f"[{encoded(file)},{line},{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f}]"
+                for (file, line), began, ended in lines
+            )
+            more += f',"lines":[{",".join(at)}]'
         fields = f'"step":{self._steps + 1},"began":{self._ahead + zero:.6f},"work":[{",".join(work)}]'
-        queued = "" if self._steps else f',"queued":{_queued():.3f}'
-        self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]{queued}')
+        self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]{more}')
         self._work.clear()
         self._waits.clear()
 

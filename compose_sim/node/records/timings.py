@@ -27,6 +27,15 @@ class Wait(NamedTuple):
     sequence: int  # counted within the group: waits of the same number belong together
 
 
+class AtLine(NamedTuple):
+    """A line of the script at which samples found a rank, outside of waits; times are as in `Activity`."""
+
+    file: str
+    line: int
+    began: int
+    lasted: int
+
+
 @dataclass(frozen=True)
 class StepTimes(Record):
     """An optimizer has stepped: what the rank did until then; a long run leaves out some."""
@@ -36,3 +45,4 @@ class StepTimes(Record):
     work: tuple[Activity, ...] = ()
     waits: tuple[Wait, ...] = ()
     queued: float = 0.0  # in the first step: seconds in which the rank could have run, but the machine ran others
+    lines: tuple[AtLine, ...] = ()

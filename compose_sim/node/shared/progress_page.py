@@ -40,6 +40,7 @@ _FINISHED_AT, _FINISHED_SLOTS = (
     16,
 )  # the number of the last wait of a group, below its checksum; groups may share a slot
 _STACKS_AT = 2048
+_LINE_AT, _LINE_BYTES = 3072, 1000
 _OFFSETS = {
     **{name: 8 * (1 + index) for index, name in enumerate(_COUNTERS)},
     **{
@@ -150,6 +151,17 @@ class ProgressPage:
         code, at = _slot_of(group)
         _counter.pack_into(self._page, at, code << 32 | number & 0xFFFFFFFF)
         _length.pack_into(self._page, _WAITING_AT, 0)
+
+    def at_line(self, place: tuple[str, int] | None) -> None:
+        """Set the file and line of the script that the rank runs; None while it waits for other ranks."""
+        _length.pack_into(self._page, _LINE_AT, 0)
+        if place:
+            self._write(_LINE_AT, f"{place[0]}:{place[1]}".encode()[:_LINE_BYTES])
+
+    @staticmethod
+    def line_in_page(page: bytes) -> str:
+        """Return `train.py:17`, where the rank of a page that was read from its file is; "" if that is not known."""
+        return _text(page, _LINE_AT, _LINE_BYTES) if len(page) == _SIZE else ""
 
     @staticmethod
     def finished_in_page(page: bytes, group: str) -> int:

@@ -34,9 +34,9 @@ function stallOf(now, rank) {
 function waitProblem(now) {
   const wait = openWait();
   if (!wait) return null;
-  const place = /\(([^()]+\.py), line (\d+)\)/.exec(wait.what || "");
-  return { text: `${ranksInWords(wait.ranks, true)} ${wait.ranks.length > 1 ? "wait" : "waits"} for ${ranksInWords(wait.all)} in ${wait.what || "a collective"}, for ${seconds(wait.lasted)} so far.`,
-    where: `${ranksInWords(wait.all, true)} on ${[...new Set(wait.all.map((each) => nodeOf(each)))].join(", ")}`, place: place && [place[1], Number(place[2])], type: `composesim dump --run ${now.run}`,
+  const place = PLACE.exec(wait.what || ""), own = lineNow(wait.all[0]), who = ranksInWords(wait.all.slice(0, 1), true);
+  return { text: `${ranksInWords(wait.ranks, true)} ${wait.ranks.length > 1 ? "wait" : "waits"} for ${ranksInWords(wait.all)} in ${wait.what || "a collective"}.${own ? ` ${who} is at ${inWords(own)}.` : ""}`,
+    where: `${ranksInWords(wait.all, true)} on ${[...new Set(wait.all.map((each) => nodeOf(each)))].join(", ")}${wait.began === null ? "" : ` · since ${wait.began.toFixed(1)} s`}`, place: own || (place && [place[1], Number(place[2])]), type: `composesim dump --run ${now.run}`,
     jump: () => { show(now.t - wait.lasted * 1.5, now.t); toTimeline(); } };
 }
 
@@ -70,10 +70,10 @@ function checkProblem(now) {
 function stragglerProblem(now) {
   const slow = now.straggler;
   if (!slow || openWait()) return null;
-  const worst = blamed().find((each) => each.late === slow.rank), place = worst && /\(([^()]+\.py), line (\d+)\)/.exec(run.texts[worst.text]), steps = Math.max(1, stepsInOrder().length), each = slow.steps_s / steps;
-  return { text: `rank ${slow.rank} (${nodeOf(slow.rank)}) holds up the others: last in ${slow.last} of ${slow.collectives} collectives, ${seconds(slow.held_up_s / steps)} of each ${seconds(each)} step.`,
+  const worst = blamed().find((each) => each.late === slow.rank), own = worst && worst.place, place = own || (worst && (PLACE.exec(run.texts[worst.text]) || []).slice(1, 3)), steps = Math.max(1, stepsInOrder().length), each = slow.steps_s / steps;
+  return { text: `rank ${slow.rank} (${nodeOf(slow.rank)}) holds up the others: last in ${slow.last} of ${slow.collectives} collectives, ${seconds(slow.held_up_s / steps)} of each ${seconds(each)} step.${own ? ` While they wait, it is mostly at ${inWords(own)}.` : ""}`,
     where: `If rank ${slow.rank} were as fast as the median, ${count(steps, "step")} would take ${seconds(slow.steps_s - slow.held_up_s)} instead of ${seconds(slow.steps_s)}.`,
-    place: place && [place[1], Number(place[2])], fix: place ? "Look at what only this rank does before this line: its data, its node, code under a condition on the rank." : "",
+    place: place && place.length ? [place[0], Number(place[1])] : null, fix: own ? "Look at what this line does on this rank that it does not do on others: its data, its node, code under a condition on the rank." : place ? "Look at what only this rank does before this line: its data, its node, code under a condition on the rank." : "",
     type: `composesim ${now.is_over ? "trace" : "profile"} ${now.run}`, jump: () => { const wait = longestWaits(1, slow.rank)[0]; if (wait) jumpTo(wait); } };
 }
 

@@ -7,11 +7,16 @@ async function compareWith(name) {
   compared.other = null;
   if (name) {
     const reader = (await ask(`/events?run=${encodeURIComponent(name)}`)).body.getReader(), decoder = new TextDecoder();
-    let text = "";
-    while (!/\n\n/.test(text)) { const { value, done } = await reader.read(); if (done) break; text += decoder.decode(value, { stream: true }); }
+    let rest = "", whole = null;  // before it, of long logs, comes a message with their end only
+    while (!whole) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+      rest = parts.pop();
+      whole = parts.filter((each) => each.startsWith("data: ")).map((each) => JSON.parse(each.slice(6))).find((each) => !each.now.reading_bytes);
+    }
     reader.cancel();
-    const { now, metrics } = JSON.parse(text.slice(6, text.indexOf("\n\n")));
-    compared.other = { now, metrics };
+    if (whole) compared.other = { now: whole.now, metrics: whole.metrics };
   }
   render();
   if (name) goToSection("compare");

@@ -54,11 +54,12 @@ function typed(text) {
 }
 
 // A sentence whose places, as `train.py, line 8` or `train.py:8`, lead to the source, and whose words between backticks are code.
-function linked(text) {
-  return text.split(/(`[^`\n]+`|[^\s()'"`,]+\.py(?:, line |:)\d+)/).map((part) => {
-    const place = /^(.+\.py)(?:, line |:)(\d+)$/.exec(part);
-    if (place) return placeLink(place[1], Number(place[2]), part);
-    return part.length > 2 && part.startsWith("`") && part.endsWith("`") ? el("code", {}, part.slice(1, -1)) : part;
+const linked = (text) => text.split(/(`[^`\n]+`)/).map((part) => (part.length > 2 && part.startsWith("`") && part.endsWith("`") ? el("code", {}, part.slice(1, -1)) : placed(part)));
+
+function placed(text) {
+  return text.split(/([^\s()'"`,]+\.py(?:"?, line |:)\d+)/).map((part) => {
+    const place = /^(.+\.py)(?:"?, line |:)(\d+)$/.exec(part);
+    return place ? placeLink(place[1], Number(place[2]), part) : part;
   });
 }
 

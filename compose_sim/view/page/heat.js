@@ -152,9 +152,10 @@ function paintPath(pen, ranks, high, top) {
 function blamed() {
   const found = new Map();
   for (const wait of run.waits.values()) {
-    const place = PLACE.exec(run.texts[wait.text]), key = `${wait.late}/${place ? place[0] : run.texts[wait.text]}`, known = found.get(key) || { late: wait.late, text: wait.text, cost: 0, count: 0 };
-    const own = wait.cost > 0.01 ? ownWait(wait.late, wait.ended - wait.cost, wait.ended).lasted : 0;
-    found.set(key, { ...known, cost: known.cost + Math.max(0, wait.cost - own), count: known.count + 1 });
+    const from = wait.ended - wait.cost, own = lineDuring(wait.late, from, wait.ended), place = own && own.lasted > wait.cost / 2 ? own.place : null, met = PLACE.exec(run.texts[wait.text]);
+    const key = `${wait.late}/${place || (met ? met[0] : run.texts[wait.text])}`, known = found.get(key) || { late: wait.late, text: wait.text, place, cost: 0, count: 0 };
+    const waited = wait.cost > 0.01 ? ownWait(wait.late, from, wait.ended).lasted : 0;
+    found.set(key, { ...known, cost: known.cost + Math.max(0, wait.cost - waited), count: known.count + 1 });
   }
   return [...found.values()].sort((a, b) => b.cost - a.cost);
 }

@@ -77,7 +77,7 @@ function colored(line) {
     if (code) { for (const each of code[1].split(";")) { codes = each === "" || each === "0" ? [] : [...codes.slice(-3), Number(each)]; } return null; }
     if (!part) return null;
     const at = logs.words ? part.toLowerCase().indexOf(logs.words) : -1;
-    const text = at < 0 ? [part] : [part.slice(0, at), el("mark", {}, part.slice(at, at + logs.words.length)), part.slice(at + logs.words.length)];
+    const text = at < 0 ? placed(part) : [part.slice(0, at), el("mark", {}, part.slice(at, at + logs.words.length)), part.slice(at + logs.words.length)];
     return codes.length ? el("span", { class: codes.map((each) => `a${each}`).join(" ") }, text) : text;
   });
 }

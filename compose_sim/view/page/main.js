@@ -19,7 +19,8 @@ function render() {
   document.title = `${state[0]} ${now.run} · composesim`;
   section("head", [now.program, now.versions, now.ranks.length, now.nodes.length, live.runs, live.shown], () => el("header", { id: "head" }, headOf(now)));
   showAge();
-  section("overview", [now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes, run.sources.size, run.waits.size], overviewSection);
+  const open = openWait();  // the words of its card do not change while it goes on, so that they can be read and copied
+  section("overview", [open && [open.ranks, open.all, open.what, open.all.map(lineNow)], now.is_over, now.cause, now.t, now.metrics, now.nodes, now.phases, now.faults, now.rounds, now.notes, run.sources.size, run.waits.size], overviewSection);
   section("timeline", 1, timelineSection);
   section("hang", [now.hang, run.sources.size], hangSection);
   section("source", [run.sources.size, pane.file, now.is_over ? run.waits.size : Math.floor(now.t / 5)], sourceSection);

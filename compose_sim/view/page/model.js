@@ -1,6 +1,6 @@
 // What the page knows of the run: messages from composesim, appended (compose_sim/core/view/page.py makes them).
 
-const blank = () => ({ now: null, spans: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: new Map(), pairs: new Map(), steps: new Map(), sources: new Map(), ordered: null });
+const blank = () => ({ now: null, spans: new Map(), lines: new Map(), texts: [""], usage: new Map(), metrics: new Map(), logs: [], waits: new Map(), pairs: new Map(), steps: new Map(), sources: new Map(), ordered: null });
 const run = blank();
 const KIND = { data: 0, forward: 1, backward: 2, optimizer: 3, checkpoint: 4, waiting: 5, moving: 6, collective: 7 };
 
@@ -26,6 +26,10 @@ function take(message) {
     touched.add(key);
     countStep(span);
     if (kind === KIND.waiting) countWait(span);
+  }
+  for (const [rank, text, began, lasted] of message.lines) {
+    const [, file, line] = PLACE.exec(run.texts[text]) || [];
+    if (file) listIn(run.lines, rank).push({ began: began / 1e6, lasted: lasted / 1e6, place: [file, Number(line)], text });
   }
   for (const key of touched) run.spans.get(key).sort((a, b) => a.began - b.began);
   if (touched.size) run.ordered = null;
@@ -132,6 +136,26 @@ function spanAt(rank, t) {
   }
   return null;
 }
+
+const PLACE = /\(([^()]+\.py), line (\d+)\)/;
+
+// The line of the script at which samples found a rank for most of the time between two moments, and for how long.
+function lineDuring(rank, from, to) {
+  const lines = run.lines.get(rank) || [], times = new Map();
+  for (let at = firstAfter(lines, from); at < lines.length && lines[at].began < to; at += 1) {
+    const each = lines[at], known = times.get(each.text) || { place: each.place, lasted: 0 };
+    times.set(each.text, { ...known, lasted: known.lasted + Math.min(to, each.began + each.lasted) - Math.max(from, each.began) });
+  }
+  return [...times.values()].reduce((best, each) => (!best || each.lasted > best.lasted ? each : best), null);
+}
+
+// Where a rank that waits for no other is now.
+function lineNow(rank) {
+  const [, file, line] = /^(.+):(\d+)$/.exec((run.now.at || {})[rank] || "") || [];
+  return file ? [file, Number(line)] : null;
+}
+
+const inWords = (place) => `${shortPath(place[0]).split("/").pop()}, line ${place[1]}`;
 
 // The collective for which ranks of a running run wait so long that it is no longer ordinary, if there is one.
 function openWait() {

@@ -138,13 +138,15 @@ function longestWaits(most, late = null) {
 }
 
 function drawWaits(now, open) {
-  const place = document.getElementById("waits"), longest = longestWaits(MOST_WAITS), last = endOfRun(), blame = blamed().filter((each) => each.cost > last / 100).slice(0, 5);
+  const alike = new Map();  // waits for one rank in one place
+  for (const wait of longestWaits(Infinity)) listIn(alike, `${wait.late}/${run.texts[wait.text].replace(/ #\d+/, "")}`).push(wait);
+  const place = document.getElementById("waits"), longest = [...alike.values()].slice(0, MOST_WAITS).map(([first, ...others]) => ({ ...first, others: others.length })), last = endOfRun(), blame = blamed().filter((each) => each.cost > last / 100).slice(0, 5);
   place.hidden = !open && !blame.length && !(longest.length && longest[0].lasted > noticeable());
   const entry = (t, who, what, act) => el("div", {}, el("b", {}, seconds(t)), el("div", {}, act ? el("button", { class: "text", onclick: act }, who) : who, el("div", { class: "small dim" }, linked(what))));
-  const waiters = (wait) => `step ${wait.step}: ${wait.ranks > 1 ? `${wait.ranks} ranks` : `rank ${wait.rank}`} for rank ${wait.late}${itself(wait)}`, itself = (wait) => { const own = ownWait(wait.late, wait.began, wait.ended); return own.lasted > wait.lasted / 2 ? `, which itself waits for rank ${own.late}` : ""; };
+  const waiters = (wait) => `step ${wait.step}: ${wait.ranks > 1 ? `${wait.ranks} ranks` : `rank ${wait.rank}`} for rank ${wait.late}${itself(wait)}${wait.others ? `, the longest of ${wait.others + 1}` : ""}`, itself = (wait) => { const own = ownWait(wait.late, wait.began, wait.ended); return own.lasted > wait.lasted / 2 ? `, which itself waits for rank ${own.late}` : ""; };
   place.replaceChildren(el("div", { class: "two" }, el("div", {}, el("h3", {}, "Longest waits"), el("div", { class: "entries" }, open ? entry(open.lasted, `now: ${ranksInWords(open.ranks)} for ${ranksInWords(open.all)}`, open.what || "", () => { show(now.t - open.lasted * 1.5, now.t); toTimeline(); }) : null,
     longest.map((wait) => entry(wait.lasted, waiters(wait), run.texts[wait.text], () => jumpTo(wait))))),
-  !blame.length ? null : el("div", {}, el("h3", {}, "Whose code all waited for"), el("div", { class: "entries" }, blame.map((each) => entry(each.cost, `rank ${each.late}, ${count(each.count, "collective")}, ${percent(each.cost / last)} of the run`, `before ${run.texts[each.text].replace(/ #\d+/, "")}`, () => { const wait = longestWaits(1, each.late)[0]; if (wait) jumpTo(wait); }))))));
+  !blame.length ? null : el("div", {}, el("h3", {}, "Whose code all waited for"), el("div", { class: "entries" }, blame.map((each) => entry(each.cost, `rank ${each.late}, ${count(each.count, "collective")}, ${percent(each.cost / last)} of the run`, each.place ? `at ${inWords(each.place)}` : `before ${run.texts[each.text].replace(/ #\d+/, "")}`, () => { const wait = longestWaits(1, each.late)[0]; if (wait) jumpTo(wait); }))))));
 }
 
 function hangSection(now) {
@@ -179,7 +181,7 @@ function checksSection(now) {
     el("div", { class: "card" }, [[rest.filter((each) => each.status === "passed"), "passed"], [idle, "not applicable"]].map(([some, words]) => (some.length ? el("details", { class: "small" }, el("summary", {}, `${count(some.length, "check")} ${words}`), checkList(some)) : null))));
 }
 
-const checkList = (checks) => el("ul", { class: "checks" }, checks.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status]), el("b", {}, each.id), ` ${each.detail}`)));
+const checkList = (checks) => el("ul", { class: "checks" }, checks.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status]), el("b", {}, each.id), " ", linked(each.detail))));
 
 function problemCard(now, check) {
   const place = check.place;
@@ -215,7 +217,7 @@ function samplesSection(now) {
   for (const strip of now.samples) listIn(loaders, strip.loader).push(strip);
   return el("section", { id: "samples" }, el("h2", {}, "Samples", el("small", {}, "which rank drew which sample, in order; the color is its place in the data set")),
     [...loaders.values()].map((strips) => el("div", { class: "card" },
-      el("h3", {}, strips[0].data, el("span", { class: "dim small" }, ` ${strips[0].length === null ? "" : `${count(strips[0].length, "sample")} `}${strips[0].at.length ? `at ${shortPath(strips[0].at[0])}:${strips[0].at[1]}` : ""}`)),
+      el("h3", {}, strips[0].data, el("span", { class: "dim small" }, ` ${strips[0].length === null ? "" : `${count(strips[0].length, "sample")} `}${strips[0].at.length ? `at ` : ""}`, strips[0].at.length ? placeLink(strips[0].at[0], strips[0].at[1]) : null)),
       el("div", { class: "strips" }, strips.map((strip) => [el("b", {}, `epoch ${strip.epoch}`), el("span", { class: strip.repeated || strip.as_before ? "" : "dim" }, stripWords(strip)),
         Object.entries(strip.ranks).slice(0, 32).map(([rank, indices]) => [el("span", { class: "dim" }, `rank ${rank}`), stripOf(indices, strip.length || Math.max(...indices) + 1, `rank ${rank}: ${indices.slice(0, 8).join(", ")} …`)])])))));
 }

@@ -10,18 +10,17 @@ function sourceSection() {
   if (!run.sources.size) return null;
   const files = [...run.sources.keys()];
   if (!run.sources.has(pane.file)) pane.file = files.find((each) => run.now.program && run.now.program.split(" ")[0].endsWith(each)) || files[0];
-  const { first, lines } = run.sources.get(pane.file), waits = waitsByLine(pane.file), most = Math.max(1e-9, ...[...waits.values()].map((each) => each.total));
+  const { first, lines } = run.sources.get(pane.file), waits = waitsByLine(pane.file), times = timesByLine(pane.file), most = Math.max(1e-9, ...[...waits.values()].map((each) => each.total), ...times.values());
+  const barOf = (kind, value, title) => { if (!value) return null; const bar = el("b", { class: kind, title }); bar.style.width = `${Math.max(2, (100 * value) / most)}%`; return [bar, el("small", {}, seconds(value))]; };
   const rows = lines.map((text, index) => {
-    const wait = waits.get(first + index), bar = wait ? el("b", { title: `ranks waited ${seconds(wait.total)} here, in ${count(wait.count, "collective")}` }) : null;
-    if (bar) bar.style.width = `${Math.max(2, (100 * wait.total) / most)}%`;
-    return el("div", { id: `line-${first + index}` }, el("span", { class: "dots" }), el("span", { class: "heat" }, bar, wait ? el("small", {}, seconds(wait.total)) : null), el("i", {}, String(first + index)), text);
+    const wait = waits.get(first + index) || { total: 0 }, time = times.get(first + index) || 0;
+    return el("div", { id: `line-${first + index}` }, el("span", { class: "dots" }), el("span", { class: "heat" }, barOf("own", time, `ranks were here for ${seconds(time)}, sampled ten times per second`)),
+      el("span", { class: "heat" }, barOf("waited", wait.total, `ranks waited ${seconds(wait.total)} here, in ${count(wait.count, "collective")}`)), el("i", {}, String(first + index)), text);
   });
-  return el("section", { id: "source" }, el("h2", {}, "Source", el("small", {}, "a dot is a rank at the moment that is shown; a bar, how long ranks waited in a line")),
+  return el("section", { id: "source" }, el("h2", {}, "Source", el("small", {}, "a dot is a rank at the moment that is shown; the first bar, how long ranks were in a line; the second, how long they waited there")),
     el("div", { class: "card" }, files.length > 1 ? el("div", { class: "bar" }, el("select", { "aria-label": "File", onchange: (event) => { pane.file = event.target.value; BUILT.delete("source"); render(); } }, files.map((each) => el("option", { value: each, selected: each === pane.file }, each)))) : null,
       keepScroll(el("pre", { class: "source whole", tabindex: 0, "aria-label": `${pane.file}, with ranks` }, rows))));
 }
-
-const PLACE = /\(([^()]+\.py), line (\d+)\)/;
 
 function waitsByLine(file) {
   const found = new Map();
@@ -34,6 +33,13 @@ function waitsByLine(file) {
   return found;
 }
 
+// Line -> seconds that all ranks together were there, outside of waits.
+function timesByLine(file) {
+  const found = new Map();
+  for (const { place, lasted } of [...run.lines.values()].flat()) if (isFile(place[0], file)) found.set(place[1], (found.get(place[1]) || 0) + lasted);
+  return found;
+}
+
 const isFile = (one, other) => shortPath(one) === other || other.endsWith(`/${one}`);
 
 // Where a rank is at a time: in a collective, or where it stands in a hang.
@@ -43,8 +49,8 @@ function placeOf(rank, t) {
   if (died) return died;
   const own = stands && stands.frames.find((each) => !isLibrary(each));
   if (own) return [own[0], own[1]];
-  const act = doing(rank, t), place = PLACE.exec(act.what || "");
-  return place && [place[1], Number(place[2])];
+  const act = doing(rank, t), place = PLACE.exec(act.what || ""), line = t === null ? null : lineDuring(rank, t, t + 1e-6);
+  return place ? [place[1], Number(place[2])] : t === null ? lineNow(rank) : line && line.place;
 }
 
 function drawDots() {

@@ -190,7 +190,7 @@ function startOf(pen, rank, y, room, left, dim) {
   }
 }
 
-// One cell for each step: its color is what took longest.
+// One cell for each step: its color is what took longest; other code, which is in no span, has the color of the lane.
 function cells(pen, rank, y, room, paints, left) {
   const last = { x: -1, did: null };
   for (const step of stepsInOrder()) {
@@ -199,7 +199,9 @@ function cells(pen, rank, y, room, paints, left) {
     const x = xOf(step.began), wide = Math.max(1, xOf(step.ended) - x);
     if (Math.floor(x) === last.x) continue;
     last.x = Math.floor(x);
-    pen.fillStyle = paints[did.indexOf(Math.max(...did))];
+    const most = Math.max(...did);
+    if (most < step.ended - step.began - did.reduce((sum, each) => sum + each, 0)) continue;
+    pen.fillStyle = paints[did.indexOf(most)];
     box(pen, x, y, wide > 3 ? wide - 0.5 : wide, room, left);
   }
 }

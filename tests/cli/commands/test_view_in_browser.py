@@ -103,6 +103,23 @@ def test_two_runs_are_side_by_side_in_one_file(project: Project) -> None:
         assert tab.errors == []
 
 
+def test_a_live_page_compares_with_all_steps_of_a_run_with_long_logs(project: Project) -> None:
+    """Of long logs, the end comes first: it alone must not pass for the run."""
+    project.write("train.py", "for step in range(15_000): print('step', step, 'loss', 1 / (step + 1), '.' * 60)")
+    names = [f"{name}-{secrets.token_hex(3)}" for name in ("one", "other")]
+    for name in names:
+        assert project.run(*UP, "--nodes", "1", "--name", name, "train.py").returncode == 0
+    with served(project, names[0]) as page, a_tab() as tab:
+        tab.open(f"http://{page.place}/#token={page.token}")
+        tab.wait_for("run.now && !run.now.reading_bytes && live.runs.length === 2")
+        tab.run(f"compareWith('{names[1]}')")
+        tab.wait_for("document.querySelector('#compare svg')")
+
+        assert tab.run("[compared.other.now.run, compared.other.metrics[0][2]]") == [names[1], 0]
+        assert "equal at the" in tab.run("document.getElementById('compare').textContent")
+        assert tab.errors == []
+
+
 LATE = """
 import os
 import torch.distributed as dist
@@ -132,6 +149,9 @@ def test_the_cluster_shows_who_is_awaited_in_which_collective_while_the_run_goes
             tab.wait_for(f"{picture}.includes('Ranks 0 and 2 wait for rank 1 in barrier #1 (train.py, line 8)')")
             assert tab.run("document.querySelectorAll('#picture .awaits').length") == 2
             assert not tab.run("run.now.hang")
+            tab.wait_for("document.querySelector('#nav .pill.warn')")
+            assert "Rank 1 is at train.py, line 7." in tab.run("document.querySelector('#verdict .cause').textContent")
+            assert tab.run("document.querySelector('#verdict .source .at').textContent").endswith('open("come").read()')
             stopped = int(tab.run("run.logs.find(([rank]) => rank === 2)[1]"))
             os.kill(stopped, signal.SIGSTOP)  # in the barrier
             tab.wait_for(f"{picture}.includes('Rank 0 waits for ranks 1 and 2 in barrier #1')")

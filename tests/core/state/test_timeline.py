@@ -10,9 +10,23 @@ from compose_sim.core.report.bottleneck import RankTimes, data_share, rank_times
 from compose_sim.core.state.timeline import Message, Span, Timeline
 
 
-def line(step: int, began: float, *waits: list[object], work: list[list[object]] | None = None) -> str:
+def line(
+    step: int,
+    began: float,
+    *waits: list[object],
+    work: list[list[object]] | None = None,
+    lines: tuple[object, ...] = (),
+) -> str:
     return json.dumps(
-        {"kind": "step-times", "t": began, "step": step, "began": began, "work": work or [], "waits": waits},
+        {
+            "kind": "step-times",
+            "t": began,
+            "step": step,
+            "began": began,
+            "work": work or [],
+            "waits": waits,
+            "lines": lines,
+        },
         separators=(",", ":"),
     )
 
@@ -64,6 +78,21 @@ def test_a_straggler_arrives_later_than_the_median_rank() -> None:
     assert data_share((first, second, third)) == pytest.approx(1.0 / (3 * 9.6), abs=0.01)
     assert straggler_line((first, second, third)).startswith("rank 2: the last of 3 ranks in 7 of 10 collectives")
     assert straggler_line((first, second)) == ""
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_the_line_of_a_straggler_is_where_it_was_while_all_others_waited(order: tuple[int, ...]) -> None:
+    """Before the others arrived, it was elsewhere for longer. A report reads all records of one rank after the other."""
+    timeline = Timeline()
+    lines = (["/a/train.py", 3, 0, 500_000], ["/a/train.py", 8, 500_000, 390_000])
+    for rank in order:
+        for step in range(1, 11):
+            wait: list[object] = ["barrier", 900_000 if rank == 2 else 500_000, 1000, "0", 3, step]
+            timeline.add(rank, 0, [line(step, float(step), wait, lines=lines if rank == 2 else ())])
+
+    _, _, third = rank_times(timeline.tallies)
+    assert third.late_at == "train.py, line 8"
+    assert straggler_line(rank_times(timeline.tallies)).endswith("mostly at train.py, line 8")
 
 
 def test_a_rank_that_is_the_last_one_by_chance_is_no_straggler() -> None:

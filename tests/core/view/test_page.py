@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compose_sim.core.events.events import Event
 from compose_sim.core.report.report import Cause
 from compose_sim.core.state.timeline import KINDS, Span
@@ -115,16 +117,13 @@ def test_a_long_run_is_thinned_and_the_page_says_so() -> None:
     assert len(message["now"]["left_out"]) == 2
 
 
-def test_a_report_without_some_lines_keeps_problems_and_the_first_and_last_lines_and_marks_gaps() -> None:
+@pytest.mark.parametrize("prefix", ["", "[rank0]: ", "\x1b[31m[rank0]: "])  # as torch's launcher prints it
+def test_a_report_without_some_lines_keeps_problems_and_the_first_and_last_lines_and_marks_gaps(prefix: str) -> None:
     fold = PageFold(a_plan(nodes=2))
     fold.add_events([Event(t=0.0, kind="started")])
     lines = [f"line {number}" for number in range(3000)]
-    lines[1000:1000] = [
-        "Traceback (most recent call last):",
-        '  File "a.py", line 3, in f',
-        "ZeroDivisionError: no",
-        "then",
-    ]
+    traceback = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "ZeroDivisionError: no"]
+    lines[1000:1000] = [*(prefix + line for line in traceback), "then"]
     fold.add_events(an_event("log", float(number), rank=0, line=line) for number, line in enumerate(lines))
     message = thin(fold.take(report=a_report(), is_over=True), most_spans=1, most_points=1, most_log_bytes=80_000)
     kept = [line for rank, line, _ in message["logs"] if rank == 0]

@@ -66,3 +66,18 @@ def test_a_script_without_optimizer_writes_records_as_well(times: Times, observa
         times.work("data", 1.0, 2.0)
 
     assert [len(record.work) for record in written(observations)] == [100, 100]
+
+
+def test_samples_of_one_line_are_joined_and_those_of_steps_that_are_left_out_are_not_kept(
+    times: Times, observations: Observations
+) -> None:
+    for line in (7, 7, 7, 9):
+        times.at_line(("train.py", line))
+    times.work("forward", 10.0, 10.5)
+    times.step_ended(1001)
+    times.at_line(("train.py", 7))
+    times.work("forward", 11.0, 11.5)
+    times.step_ended(1010)
+
+    (record,) = written(observations)
+    assert [(each.file, each.line) for each in record.lines] == [("train.py", 7), ("train.py", 9)]

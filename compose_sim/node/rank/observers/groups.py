@@ -86,7 +86,7 @@ def _before_init(context: RankContext, call: points.TorchCall, at: Place | None)
         )
     )
     context.flush()
-    stack_signal.start_helper()
+    stack_signal.start_helper(context.look_at)
 
 
 def _host(store: Any) -> str | None:
