@@ -24,6 +24,7 @@ from compose_sim.core.faults.commands import Fault, Intervention, SetLinks, inte
 from compose_sim.core.faults.parse import parse_fault
 from compose_sim.core.network.links import check_links
 from compose_sim.core.plan.model import Plan
+from compose_sim.core.view.thinning import MAX_POINTS, thinned_points
 from compose_sim.engine.loopback import is_own_peer
 from compose_sim.engine.run_folder.control_requests import new_id, send_request
 from compose_sim.engine.run_folder.folder import RunFolder, is_run_folder
@@ -274,8 +275,8 @@ class _Handler(BaseHTTPRequestHandler):
             message = reader.read()
             if message["now"] != sent or any(message[name] for name in _APPENDED):
                 sent, last = message["now"], time.monotonic()
-                lines = message["logs"]
-                self._send({**message, "logs": lines[-_LINES_AT_A_TIME:], "is_whole": bool(size)})
+                lines, points = message["logs"], thinned_points(message["metrics"], MAX_POINTS)
+                self._send({**message, "logs": lines[-_LINES_AT_A_TIME:], "metrics": points, "is_whole": bool(size)})
                 for end in range(len(lines) - _LINES_AT_A_TIME, 0, -_LINES_AT_A_TIME):
                     self._send({"earlier": lines[max(0, end - _LINES_AT_A_TIME) : end]})
             elif time.monotonic() - last > _PING_S:

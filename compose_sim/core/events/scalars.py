@@ -23,6 +23,7 @@ _KNOWN = (
     r"throughput)"
 )
 _PAIR = re.compile(rf"(?<![\w./:-])['\"]?({_NAME})['\"]?\s{{0,3}}(?:=\s{{0,3}}|:\s{{1,3}})['\"]?({_NUMBER}){_END}")
+_MAY_BE_PAIR = re.compile(r"[=:]\s{0,3}['\"]?[-+]?\.?\d")
 _KNOWN_PAIR = re.compile(rf"(?<![\w./:-])({_KNOWN})\s{{1,3}}({_NUMBER}){_END}", re.IGNORECASE)
 _STEP = re.compile(
     r"(?<![\w./-])(?:global[ _])?(?:step|iter(?:ation)?|batch)s?['\"]?\s{0,3}[=:#]?\s{0,3}(\d{1,15})\b", re.IGNORECASE
@@ -49,15 +50,14 @@ def printed_numbers(line: str) -> tuple[int | None, dict[str, float]] | None:
     """
     text = line[:_LONGEST_LINE]
     lower = text.lower()
-    if (
-        "=" not in text and ": " not in text and not any(word in lower for word in _WORDS)
-    ):  # most lines: regexes cost more
+    has_pair, has_word = _MAY_BE_PAIR.search(text), any(word in lower for word in _WORDS)
+    if not (has_pair or has_word):  # most lines: the other expressions cost more
         return None
     bar = _BAR.search(text)
     step = bar or _STEP.search(text)
-    pairs = _PAIR.findall(bar[2] or "" if bar else text)
+    pairs = _PAIR.findall(bar[2] or "" if bar else text) if has_pair else []
     found = {name: _value(number) for name, number in pairs[:_MAX_PAIRS] if name.lower() not in _NO_METRICS}
-    for name, number in _KNOWN_PAIR.findall(text)[:_MAX_PAIRS] if not bar else ():
+    for name, number in _KNOWN_PAIR.findall(text)[:_MAX_PAIRS] if has_word and not bar else ():
         found.setdefault(name.replace(" ", "_"), _value(number))
     found = {name: value for name, value in found.items() if math.isfinite(value)}
     if not found or not (step or _EPOCH.search(text) or any(map(_IS_KNOWN.match, found)) or _is_all_pairs(text, found)):

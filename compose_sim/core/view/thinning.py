@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 from compose_sim.core.view.page import Message
@@ -28,21 +28,25 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
     lines = message["lines"][:: -(-len(message["lines"]) // most_spans) or 1]
     if stride > 1:
         left_out.append(f"The timeline shows every {stride}th step, and what took longer than 0.1 s.")
-    points: dict[tuple[Any, ...], int] = defaultdict(int)
-    for point in message["metrics"]:
-        points[tuple(point[:2])] += 1
-    seen: dict[tuple[Any, ...], int] = defaultdict(int)
-    metrics = []
-    for point in message["metrics"]:
-        key = tuple(point[:2])
-        if seen[key] % (-(-points[key] // most_points)) == 0:
-            metrics.append(point)
-        seen[key] += 1
+    metrics = thinned_points(message["metrics"], most_points)
     logs, missing = _thinned_logs(message["logs"], most_log_bytes)
     if missing:
         left_out.append(f"{missing} lines of the logs are not in this file: they are in the folder of the run.")
     now = {**message["now"], "left_out": left_out, "lines_left_out": missing}
     return {**message, "now": now, "spans": spans, "lines": lines, "metrics": metrics, "logs": logs}
+
+
+def thinned_points(points: list[list[Any]], most: int) -> list[list[Any]]:
+    """Return no more than `most` points of each metric of each rank, at equal distances."""
+    counts: Counter[tuple[Any, ...]] = Counter((name, rank) for name, rank, *_ in points)
+    seen: Counter[tuple[Any, ...]] = Counter()
+    kept = []
+    for point in points:
+        key = (point[0], point[1])
+        if seen[key] % (-(-counts[key] // most)) == 0:
+            kept.append(point)
+        seen[key] += 1
+    return kept
 
 
 def compared(message: Message) -> Message:
