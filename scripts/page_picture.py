@@ -1,7 +1,7 @@
 """
-Picture one section of a report in Chromium, or with `page` the page to the end of the timeline.
+Picture one section of a report in Chromium, or with `page` the page to the end of the lanes, where `timeline` ends, too.
 
-`python -m scripts.page_picture PICTURE.png REPORT.html SECTION [HEIGHT [dark]]`
+`python -m scripts.page_picture PICTURE.png REPORT.html SECTION [dark]`
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ SHOW_STEPS = "(async () => { fitSteps(); await new Promise((done) => setTimeout(
 def main() -> None:
     """Write the picture."""
     picture, report, section, *more = sys.argv[1:]
-    height, scheme = [*more, "", ""][:2]
     with a_tab() as tab:
         wide = WIDTH_OF_PAGE if section == "page" else WIDTH
-        tab.open(Path(report).resolve().as_uri(), width=wide, scheme=scheme or "light")
+        tab.open(Path(report).resolve().as_uri(), width=wide, scheme=more[0] if more else "light")
         tab.wait_for("document.querySelector('footer')")
         if section == "page":
             tab.run(SHOW_STEPS)
-            bottom = tab.run("document.querySelector('#timeline > .card').getBoundingClientRect().bottom + scrollY")
+            bottom = tab.run("document.querySelector('#timeline .layers').getBoundingClientRect().bottom + scrollY")
             clip: dict[str, float] = {"x": 0, "y": 0, "width": wide, "height": int(bottom + MARGIN)}
         else:
             element = f"document.getElementById({json.dumps(section)})"
             tab.wait_for(f"{element} && !{element}.hidden")
-            x, y, width, own = tab.run(
-                f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, at.height]; }})()"
+            end = f"({element}.querySelector('.layers') || {element}).getBoundingClientRect().bottom"
+            x, y, width, height = tab.run(
+                f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, {end} - at.y]; }})()"
             )
             clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN}
-            clip["height"] = int(height) if height else own + 2 * MARGIN
+            clip["height"] = int(height) + 2 * MARGIN
         tab.picture(Path(picture), clip=clip)
 
 

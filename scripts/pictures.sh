@@ -18,20 +18,18 @@ cp scripts/hanging_ddp.py "$work/train.py"
     "$composesim" report --run train --html train.html
 ) >/dev/null 2>&1 || true # it hangs
 .venv/bin/python -m scripts.page_picture "$folder/page.png" "$work/train.html" page
-.venv/bin/python -m scripts.page_picture "$folder/page-dark.png" "$work/train.html" page '' dark
-cat "$page"/* | sha256sum | cut -d ' ' -f 1 >"$folder/page.made-from"
+.venv/bin/python -m scripts.page_picture "$folder/page-dark.png" "$work/train.html" page dark
 
 # The block `<!-- run: FILE -->` of a page.
 block() { sed -n "/<!-- run: $2 -->/,/^\`\`\`\$/p" "docs/$1" | sed '1,2d;$d' >"$work/$2"; }
-# Run composesim, whatever its verdict, and picture a section of the report: NAME SECTION HEIGHT WORDS…
+# Run composesim, whatever its verdict, and picture a section of the report: NAME SECTION WORDS…
 picture() {
     (
         cd "$work"
-        "$composesim" "$4" --name "$1" "${@:5}" || true
+        "$composesim" "$3" --name "$1" "${@:4}" || true
         "$composesim" report --run "$1" --html "$1.html" || true # its exit code is that of the run
     ) >/dev/null 2>&1
-    # shellcheck disable=SC2086 # nothing, or a number
-    .venv/bin/python -m scripts.page_picture "$folder/$1.png" "$work/$1.html" "$2" $3
+    .venv/bin/python -m scripts.page_picture "$folder/$1.png" "$work/$1.html" "$2"
 }
 block hangs.md hang.py
 block check.md train.py
@@ -49,16 +47,19 @@ steps:
     fault: {kind: rank-stop, rank: 1, for: 1s}
 expect: [exit_code: 0]
 END
-timeline=385 # pixels
-picture hang hang '' up --engine local --nodes 3 --hang-timeout 2s hang.py
-picture check samples '' check --engine local train.py
-picture elastic timeline $timeline play loss.yaml train_ddp.py --epochs 20
-picture faults timeline $timeline play pause.yaml train_ddp.py --epochs 3
-picture scenarios timeline $timeline play node-0-loss --engine local train_ddp.py --epochs 20
-picture links cluster '' up --nodes 4 --link ethernet-10g --link node-0,node-1:node-2,node-3=1gbit train_ddp.py --epochs 1
+picture hang hang up --engine local --nodes 3 --hang-timeout 2s hang.py
+picture check samples check --engine local train.py
+picture elastic timeline play loss.yaml train_ddp.py --epochs 20
+picture faults timeline play pause.yaml train_ddp.py --epochs 3
+picture scenarios timeline play node-0-loss --engine local train_ddp.py --epochs 20
+picture links cluster up --nodes 4 --link ethernet-10g --link node-0,node-1:node-2,node-3=1gbit train_ddp.py --epochs 1
 (
     cd "$work"
     PYTHONPATH=$OLDPWD "$OLDPWD/.venv/bin/python" -m scripts.terminal_picture "$folder/run.svg" \
         "composesim up --nodes 4 --name demo train_ddp.py --epochs 1"
+)
+(
+    cd "$folder"
+    { cat "$page"/* | sha256sum; sha256sum ./*.png; } >made-from
 )
 ls "$folder"/*.png "$folder"/*.svg

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.report.bottleneck import RankTimes
-from compose_sim.core.report.report import Cause, CheckResult, ExpectationResult, FaultReport, Place, Report
+from compose_sim.core.report.report import Cause, CheckResult, ExpectationResult, FaultReport, Place, Report, Timings
 from compose_sim.core.state.timeline import LineSpan, Span
 from compose_sim.core.view.page import PageFold
 from compose_sim.view.bundle import report_page
@@ -358,3 +358,44 @@ def test_a_scenario_shows_what_it_expected(tab: Tab, tmp_path: Path) -> None:
     tab.wait_for("document.querySelector('footer')")
 
     assert "1 of 1 met" in tab.run("document.querySelector('#scenario b').textContent")
+
+
+def test_a_failure_has_a_mark_its_own_frames_and_a_lane_that_says_how_the_rank_ended(tab: Tab, tmp_path: Path) -> None:
+    library = '  File "/usr/lib/python3/site-packages/torch/nn.py", line 9, in call\n    f()\n'
+    traceback = (
+        f'Traceback (most recent call last):\n  File "train.py", line 4, in f\n    g()\n{library}ValueError: bad'
+    )
+    cause = Cause(kind="exception", rank=1, node="node-1", message="ValueError: bad\nmore", traceback=traceback)
+    report = a_report(verdict="failed", cause=cause, timings=Timings(total_s=9.0, output_s=26.9))
+    tab.open(a_page(tmp_path, report, sources=[["train.py", 1, list("abcdefg")]]))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run("Object.assign(run.now, { t: 9, starts: { 'node-1': 0.5 } }); run.now.lives[1] = [[2, 4, 'node-1']]")
+    tab.run("ONCE.delete(run.now); BUILT.clear(); render(); fit(); paint()")
+
+    assert tab.run("marksOf(run.now).map((each) => [each.began, each.text])") == [
+        [4, "rank 1 on node-1: ValueError: bad"]
+    ]
+    frames = "[...document.querySelectorAll('#verdict .frames .frame')].map((each) => each.textContent)"
+    assert tab.run(frames) == ["train.py:4 f"]
+    assert "1 frame of libraries" in tab.run("document.querySelector('#verdict details summary').textContent")
+    assert "26.9 s more to show the output" in tab.run("document.querySelector('.tiles').textContent")
+    drawn = """((words) => {
+        const pen = { measureText: () => ({ width: 1 }), fillText: (text) => words.push(text), fillRect() {} };
+        startOf(pen, 1, 0, 30, 0, ''); absences(pen, 1, 0, 30, 0, '');
+        return words;
+    })([])"""
+    assert tab.run(drawn) == ["node starts", "nodes meet", "imports", "failed first"]
+
+
+def test_the_play_head_goes_on_by_itself_and_takes_the_other_parts_with_it(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report()))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run("document.getElementById('play').click()")
+    tab.wait_for("lanes.cursor > 2.5 && document.getElementById('play-time').textContent.endsWith(' s')")
+    tab.run("document.getElementById('play').click()")
+    at = tab.run("lanes.cursor")
+
+    assert tab.run("[player.timer, lanes.cursor]") == [None, at]
+    assert tab.run("document.getElementById('moment').textContent")
+    tab.run("document.getElementById('release').click()")
+    assert tab.run("lanes.cursor") is None

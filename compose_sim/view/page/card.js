@@ -43,11 +43,16 @@ function waitProblem(now) {
 function causeProblem(now) {
   const cause = now.cause;
   if (!cause || cause.kind === "check") return null;
-  const [first, ...rest] = cause.message.split("\n"), all = framesIn(cause.traceback || ""), own = all.filter((each) => !isLibrary(each)), last = own[own.length - 1];
+  const [, ...rest] = cause.message.split("\n"), all = framesIn(cause.traceback || ""), own = all.filter((each) => !isLibrary(each)), last = own[own.length - 1];
   const died = cause.rank === null ? null : endOfLife(cause.rank);
-  return { is_bad: true, text: cause.rank !== null && !first.startsWith("rank ") ? `rank ${cause.rank}${cause.node ? ` on ${cause.node}` : ""}: ${first}` : first, place: null, where: [cause.kind, died === null ? "" : `at ${died.toFixed(1)} s`].filter(Boolean).join(" · "),
+  return { is_bad: true, text: causeInWords(cause), place: null, where: [cause.kind, died === null ? "" : `at ${died.toFixed(1)} s`].filter(Boolean).join(" · "),
     frames: cause.traceback || rest.length ? [last ? snippet(last[0], last[1], "failed") : null, rest.length ? el("pre", {}, rest.join("\n")) : null, cause.traceback ? tracebackOf(cause.traceback, own, all) : null] : null,
     type: `composesim logs --run ${now.run}${cause.rank !== null ? ` --rank ${cause.rank}` : ""}`, jump: died === null ? null : () => { showAround(died); visit(died, cause.rank); toTimeline(); } };
+}
+
+function causeInWords({ rank, node, message }) {
+  const [first] = message.split("\n");
+  return rank !== null && !first.startsWith("rank ") ? `rank ${rank}${node ? ` on ${node}` : ""}: ${first}` : first;
 }
 
 const framesIn = (text) => [...text.matchAll(/^ *File "([^"]+)", line (\d+)(?:, in (.+))?$/gm)].map(([, file, line, name]) => [file, Number(line), name || ""]);

@@ -43,7 +43,10 @@ function paintHeat(width) {
     const first = Math.floor((column * steps.length) / columns), last = Math.max(first + 1, Math.floor(((column + 1) * steps.length) / columns)), x = left + first * wide;
     ranks.forEach((rank, index) => {
       let late = 0;
-      for (let at = first; at < last; at += 1) late = Math.max(late, lateness(steps[at], rank));
+      for (let at = first; at < last; at += 1) {
+        const own = lateness(steps[at], rank);
+        if (own > steps[at].worst / 4) late = Math.max(late, own);  // beside a rank that hangs, a tenth of a second is nothing
+      }
       pen.fillStyle = shades[late < full / 6 ? 0 : Math.min(4, 1 + Math.floor((3.999 * late) / full))];
       pen.fillRect(x, index * row, Math.max(1, wide * (last - first) - (wide > 4 ? 1 : 0)), row - (row > 4 ? 1 : 0));
     });

@@ -60,7 +60,10 @@ const stepsInOrder = () => (run.ordered = run.ordered || [...run.steps.values()]
 
 // By how many seconds a rank was later than the median rank in a step: the others waited for it, and it did not.
 function lateness(step, rank) {
-  if (step.median === undefined) step.median = [...step.waited.values()].sort((a, b) => a - b)[step.waited.size >> 1];
+  if (step.median === undefined) {
+    const waits = [...step.waited.values()].sort((a, b) => a - b);
+    Object.assign(step, { median: waits[waits.length >> 1], worst: waits[waits.length >> 1] - waits[0] });
+  }
   return step.waited.has(rank) ? Math.max(0, step.median - step.waited.get(rank)) : 0;
 }
 

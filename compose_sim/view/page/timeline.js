@@ -98,6 +98,7 @@ function paint() {
     pen.fillStyle = base;
     for (const [began, ended] of run.now.lives[rank] || []) box(pen, xOf(began), y, xOf(ended === null ? run.now.t : ended) - xOf(began), room, left);
     startOf(pen, rank, y, room, left, dim);
+    absences(pen, rank, y, room, left, dim);
     const upper = Math.round(room * 0.58);
     if (perStep < WIDEST_CELL) cells(pen, rank, y, room, paints, left);
     else {
@@ -180,14 +181,28 @@ function startOf(pen, rank, y, room, left, dim) {
   const first = (run.spans.get(`${rank}/0`) || run.spans.get(`${rank}/1`) || [])[0], ready = Math.min(init[0] ?? Infinity, first ? first.began : Infinity, life[1] ?? run.now.t, run.now.t);
   for (const [from, to, words, strong] of [[0, node, "node starts", 0], [node, life[0], "nodes meet", 1], [life[0], ready, "imports", 0], [init[0], init[1], "joins the group", 1]]) {
     if (from === undefined || to === undefined || to - from < 0.01) continue;
-    const x = Math.max(left, xOf(from)), wide = xOf(to) - x;
-    if (wide < 1) continue;
-    pen.fillStyle = color(strong ? "--line" : "--soft");
-    pen.fillRect(x, y, wide - 1, room);
-    pen.fillStyle = dim;
-    pen.textAlign = "left";
-    if (room >= 12 && pen.measureText(words).width + 10 < wide) pen.fillText(words, x + 5, y + room / 2);
+    labeled(pen, from, to, words, strong, y, room, left, dim);
   }
+}
+
+// A gray block with words, if they fit.
+function labeled(pen, from, to, words, strong, y, room, left, dim) {
+  const x = Math.max(left, xOf(from)), wide = Math.min(lanes.width, xOf(to)) - x;
+  if (wide < 1) return;
+  pen.fillStyle = color(strong ? "--line" : "--soft");
+  pen.fillRect(x, y, wide - 1, room);
+  pen.fillStyle = dim;
+  pen.textAlign = "left";
+  if (room >= 12 && pen.measureText(words).width + 10 < wide) pen.fillText(words, x + 5, y + room / 2);
+}
+
+// While a rank is not there, its lane says so.
+function absences(pen, rank, y, room, left, dim) {
+  const lives = run.now.lives[rank] || [], state = ofMessage(run.now).states.get(rank), all = endOfRun();
+  lives.forEach(([, ended], index) => {
+    const next = lives[index + 1], until = next ? next[0] : all, words = next || !state ? "" : stateOfRank(run.now, state).words;
+    if (ended !== null && until - ended > all / 50) labeled(pen, ended, until, words || "not there", 0, y, room, left, dim);
+  });
 }
 
 // One cell for each step: its color is what took longest; other code, which is in no span, has the color of the lane.
@@ -312,7 +327,7 @@ function marksOf(now) {
   }
   const stuck = now.hang ? stallOf(now, now.hang.rank) : null, cause = now.cause, died = cause && !now.hang && cause.rank !== null ? endOfLife(cause.rank) : null;
   if (stuck !== null) found.push({ began: stuck, ended: now.t, rank: now.hang.rank, color: "--bad", text: now.hang.rank === null ? "no rank makes progress" : `all wait for rank ${now.hang.rank}` });
-  if (died !== null) found.push({ began: died, ended: died, rank: cause.rank, color: "--bad", text: `rank ${cause.rank}: ${cause.message.split("\n")[0]}`.slice(0, 60) });
+  if (died !== null) found.push({ began: died, ended: died, rank: cause.rank, color: "--bad", text: causeInWords(cause).slice(0, 60) });
   return found.filter((each) => each.began !== null);
 }
 
