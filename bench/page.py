@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -15,17 +16,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import compose_sim.view
 from compose_sim.core.events.events import Event
 from compose_sim.core.state.timeline import Span
 from compose_sim.core.view.page import Message, PageFold
 from compose_sim.engine.run_folder.folder import RunFolder
-from compose_sim.view.bundle import report_page
+from compose_sim.node.shared.progress_page import ProgressPage, WaitIn
+from compose_sim.view.bundle import live_page, report_page
 from compose_sim.view.server import ViewServer
 from tests.builders import a_plan, a_report, an_event
 from tests.core.story import Story
 from tests.view.browser import Tab, a_tab
 
 _FRAMES = 60
+_WATCHED_S = 15.0
 
 
 def _message(nodes: int, steps: int, lines: int = 0) -> Message:
@@ -121,16 +125,7 @@ def size(_: Tab, folder: Path) -> dict[str, float]:
 
 def latency(tab: Tab, folder: Path) -> dict[str, float]:
     """Append steps to the events of a run, and return the seconds until the page shows them."""
-    run = RunFolder(folder / ".composesim" / "runs" / "live")
-    run.claim()
-    run.clear(0, 0)
-    plan = a_plan(nodes=4, run="live")
-    run.write_plan(plan)
-    now = time.time()
-    story = Story(plan).starts(1.0, *range(4)).round(2.0, *range(4)).trains(3.0, 1, 1)
-    for event in story.events:
-        name = "journal/composesim" if event.node is None else f"events/{event.node}"
-        run.files.append(f"{name}.jsonl", Event(**{**_fields(event), "t": now + event.t - 4.0}).to_json("live") + "\n")
+    run = _running(folder, "live", 4)
     took = []
     with ViewServer(run) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -147,6 +142,89 @@ def latency(tab: Tab, folder: Path) -> dict[str, float]:
     return {"seconds until an event is visible (1)": max(took)}
 
 
+def opening(tab: Tab, folder: Path) -> dict[str, float]:
+    """Open the live page of a finished run with long logs; return the seconds until their end is there, and until all is."""
+    run = _running(folder, "long", 4)
+    for rank in range(4):
+        lines = (f"INFO trainer: rank {rank} has prepared batch {number} and goes on\n" for number in range(75_000))
+        run.files.append(f"logs/node-{rank}.{rank}.log", "".join(lines))
+    run.write_report(a_report(run="long", world_size=4))
+    run.release()
+    with ViewServer(run) as server:
+        process = multiprocessing.get_context("fork").Process(
+            target=server.serve_forever
+        )  # as `composesim view` is one
+        process.start()
+        began = time.monotonic()
+        tab.open(server.address)
+        tab.wait_for("run.now && run.logs.length > 100 && document.querySelector('#log .line')")
+        first = time.monotonic() - began
+        tab.wait_for("run.logs.length === 300000")
+        whole = time.monotonic() - began
+        process.terminate()
+        process.join()
+    name = "300,000 lines: seconds until"
+    return {f"{name} their end is shown (3)": first, f"{name} all are there (10)": whole}
+
+
+def idle(tab: Tab, folder: Path) -> dict[str, float]:
+    """Return the share of a core that the page of 32 ranks takes, 31 of which wait for one; in the browser and in the server."""
+    run = _running(folder, "idle", 32)
+    pages = [ProgressPage(run.path, f"node-{rank}", rank, 0) for rank in range(32)]
+    for rank, page in enumerate(pages):
+        if rank == 5:
+            page.at_line(("/work/train.py", 17))
+        else:
+            page.wait_in(WaitIn("barrier #9 (train.py, line 19)", int(time.time() * 1e6), "0", 32, 9))
+
+    def busy() -> float:
+        return float(
+            {each["name"]: each["value"] for each in tab.call("Performance.getMetrics")["metrics"]}["TaskDuration"]
+        )
+
+    with ViewServer(run) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab.open(server.address)
+        tab.call("Performance.enable")
+        tab.wait_for("document.querySelector('#nav .pill.warn')")
+        began, browser, ours = time.monotonic(), busy(), time.process_time()
+        time.sleep(_WATCHED_S)
+        share = [
+            (busy() - browser) / (time.monotonic() - began),
+            (time.process_time() - ours) / (time.monotonic() - began),
+        ]
+        server.shutdown()
+    run.release()
+    return {
+        f"32 ranks that wait: share of a core, {what} (0.1)": value
+        for what, value in zip(("page", "server"), share, strict=True)
+    }
+
+
+def weight(_: Tab, __: Path) -> dict[str, float]:
+    """Return the kilobytes and the lines of the page without data."""
+    files = sorted(Path(compose_sim.view.__path__[0], "page").iterdir())
+    return {
+        "the page alone: kB (200)": len(live_page().encode()) / 1e3,
+        "the page alone: lines (2500)": sum(len(each.read_text().splitlines()) for each in files),
+    }
+
+
+def _running(folder: Path, name: str, ranks: int) -> RunFolder:
+    """Return a run that this process runs, in which each rank has made a step."""
+    run = RunFolder(folder / ".composesim" / "runs" / name)
+    run.claim()
+    run.clear(0, 0)
+    plan = a_plan(nodes=ranks, run=name)
+    run.write_plan(plan)
+    now = time.time()
+    story = Story(plan).starts(1.0, *range(ranks)).round(2.0, *range(ranks)).trains(3.0, 1, 1)
+    for event in story.events:
+        file = "journal/composesim" if event.node is None else f"events/{event.node}"
+        run.files.append(f"{file}.jsonl", Event(**{**_fields(event), "t": now + event.t - 4.0}).to_json(name) + "\n")
+    return run
+
+
 def _fields(event: Event) -> dict[str, object]:
     return {name: getattr(event, name) for name in Event.__dataclass_fields__}
 
@@ -157,6 +235,9 @@ _ROWS: dict[str, tuple[Callable[[Tab, Path], dict[str, float]], tuple[float, ...
     "logs": (logs, (33, 1000)),
     "size": (size, (2,)),
     "latency": (latency, (1,)),
+    "opening": (opening, (3, 10)),
+    "idle": (idle, (0.1, 0.1)),
+    "weight": (weight, (200, 2500)),
 }
 
 
