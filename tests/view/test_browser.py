@@ -234,7 +234,8 @@ def test_steps_have_a_late_rank_and_a_critical_path_that_leads_to_it(tab: Tab, t
     assert tab.run(path)[0] == [2, 70]
     assert tab.run("blamed().map((each) => [each.late, each.count, Math.round(100 * each.cost)])") == [[2, 40, 200]]
     tab.run("setCursor(3.72)")
-    assert "Step 7 took 90 ms" in tab.run("document.getElementById('why').textContent")
+    why = "Step 7 took 90 ms: 70 ms rank 2 (at train.py, line 5: 50 ms, backward 20 ms)"
+    assert why in tab.run("document.getElementById('why').textContent")
 
 
 def test_places_lead_to_the_source_which_has_a_dot_for_each_rank(tab: Tab, tmp_path: Path) -> None:

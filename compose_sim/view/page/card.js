@@ -86,7 +86,7 @@ function scenarioWords(now) {
   const all = now.expectations || [], met = all.filter((each) => each.status === "passed").length;
   if (!all.length) return null;
   return el("div", { class: "small", id: "scenario" }, el("b", {}, `Scenario ${now.scenario ? now.scenario.name : ""}: ${met} of ${all.length} met`),
-    el("ul", { class: "checks" }, all.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status] || "–"), el("b", {}, `${each.id} ${each.wanted}`), ` ${each.detail}`))));
+    el("ul", { class: "checks" }, all.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status] || "–"), el("b", {}, `${each.id} ${each.wanted}`), each.detail === each.wanted ? "" : ` ${each.detail}`))));
 }
 
 const toTimeline = () => document.getElementById("timeline").scrollIntoView({ block: "start" });

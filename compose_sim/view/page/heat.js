@@ -119,7 +119,8 @@ function partsOf({ rank, from, to }) {
       if (overlap > 0) { parts.set(NAMES[span.kind], (parts.get(NAMES[span.kind]) || 0) + overlap); known += overlap; }
     }
   }
-  if (to - from - known > 1e-4) parts.set("other code", to - from - known);
+  const line = lineDuring(rank, from, to);
+  if (to - from - known > 1e-4) parts.set(line && line.lasted > (to - from - known) / 2 ? `at ${inWords(line.place)}:` : "other code", to - from - known);
   return [...parts].sort((a, b) => b[1] - a[1]);
 }
 
@@ -133,7 +134,7 @@ function drawWhy() {
   place.dataset.step = `${step.key}/${lanes.path}/${run.waits.size}`;
   const path = pathOf(step), longest = [...path].sort((a, b) => (b.to - b.from) - (a.to - a.from)).slice(0, 4);
   place.replaceChildren();
-  fill(place, {}, [el("b", {}, `Step ${step.step} took ${seconds(step.ended - step.began)}: `), longest.map((each, index) => [index ? ", " : "", el("b", {}, seconds(each.to - each.from)), ` rank ${each.rank} (${partsOf(each).slice(0, 2).map(([name, t]) => `${name} ${seconds(t)}`).join(", ")})`]), ". ",
+  fill(place, {}, [el("b", {}, `Step ${step.step} took ${seconds(step.ended - step.began)}: `), longest.map((each, index) => [index ? ", " : "", el("b", {}, seconds(each.to - each.from)), linked(` rank ${each.rank} (${partsOf(each).slice(0, 2).map(([name, t]) => `${name} ${seconds(t)}`).join(", ")})`)]), ". ",
     el("button", { class: "text", "aria-pressed": Boolean(lanes.path), onclick: () => { if (!lanes.path) showAround((step.began + step.ended) / 2, step.ended - step.began); togglePath(); } }, lanes.path ? "Hide its critical path" : "Show its critical path")]);
 }
 
