@@ -255,7 +255,7 @@ def test_places_lead_to_the_source_which_has_a_dot_for_each_rank(tab: Tab, tmp_p
     waits = tab.run("document.getElementById('waits').textContent")
     assert "at train.py, line 5" in waits
     assert "3 ranks for rank 2, the longest of 38" in waits  # those of the first step, which is a warm-up, are left out
-    tab.run("document.querySelector('#waits .entries .small button').click()")
+    tab.run("document.querySelector('#waits .entries .small a').click()")
     assert tab.run("document.querySelector('#source .at').id") == "line-3"
     assert tab.errors == []
 
@@ -358,7 +358,34 @@ def test_a_scenario_shows_what_it_expected(tab: Tab, tmp_path: Path) -> None:
     tab.open(a_page(tmp_path, a_report(expectations=(met,))))
     tab.wait_for("document.querySelector('footer')")
 
-    assert "1 of 1 met" in tab.run("document.querySelector('#scenario b').textContent")
+    assert (
+        tab.run("document.querySelector('#scenario .cause').textContent") == "1 of 1 expectation of the scenario met."
+    )
+
+
+def test_waits_of_two_rounds_are_two_and_a_lane_names_each_node_of_its_rank(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report()))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run(
+        """(() => {
+            const rounds = [0, 5].map((began_s, generation) => ({ generation, began_s, world_size: 4, nodes: [] }));
+            Object.assign(run.now, { t: 9, rounds, lives: { 0: [[2, 4, "node-0"], [5, 9, "node-1"]] } });
+            run.waits.clear(); run.steps.clear();
+            for (const began of [3, 6]) {
+                const span = { rank: 0, kind: 5, began, lasted: 0.5, step: 1, text: 1, late: 2 };
+                countWait(span); countStep(span);
+            }
+        })()"""
+    )
+    assert tab.run("[...run.waits.values()].map((each) => each.ranks)") == [1, 1]
+    assert tab.run("[...run.steps.values()].map((each) => stepName(each))") == ["round 1, step 1", "round 2, step 1"]
+    tab.run("fit(); paint()")
+    named = """((words) => {
+        const pen = { measureText: () => ({ width: 1 }), fillText: (text) => words.push(text), fillRect() {} };
+        places(pen, 0, 0, 30, 0, '', '');
+        return words;
+    })([])"""
+    assert tab.run(named) == ["node-0", "node-1"]
 
 
 def test_a_failure_has_a_mark_its_own_frames_and_a_lane_that_says_how_the_rank_ended(tab: Tab, tmp_path: Path) -> None:

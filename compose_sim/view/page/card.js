@@ -18,7 +18,7 @@ function verdictCard(now) {
 
 function hangProblem(now) {
   if (!now.hang) return null;
-  const mismatch = now.checks.find((each) => each.id === "collective-mismatch" && each.status === "failed"), since = stallOf(now, now.hang.rank);
+  const mismatch = now.checks.find((each) => each.id === "collective-mismatch" && each.status === "failed" && !each.follows), since = stallOf(now, now.hang.rank);
   return { is_bad: true, text: now.hang.message, fix: mismatch ? mismatch.fix : now.hang.fix, check: mismatch && mismatch.id, place: now.hang.place,
     where: since === null ? "" : `since ${since.toFixed(1)} s`, jump: since === null ? null : () => { showAround(since); visit(since + 0.001, now.hang.rank); toTimeline(); },
     type: now.is_over ? `composesim logs --run ${now.run}${now.hang.rank === null ? "" : ` --rank ${now.hang.rank}`}` : `composesim dump --run ${now.run}` };
@@ -85,7 +85,8 @@ function stragglerProblem(now) {
 function scenarioWords(now) {
   const all = now.expectations || [], met = all.filter((each) => each.status === "passed").length;
   if (!all.length) return null;
-  return el("div", { class: "small", id: "scenario" }, el("b", {}, `Scenario ${now.scenario ? now.scenario.name : ""}: ${met} of ${all.length} met`),
+  const story = now.faults.map((each) => `${each.text} at ${seconds(each.begun_s)}${each.recovered_s === null ? "" : `; training went on after ${seconds(each.recovered_s)}`}`).join(". ");
+  return el("div", { id: "scenario" }, el("p", { class: "cause" }, `${met} of ${all.length} ${all.length > 1 ? "expectations" : "expectation"} of the scenario ${now.scenario ? `“${now.scenario.name}” ` : ""}met.`), story ? el("p", {}, `${story}.`) : null,
     el("ul", { class: "checks" }, all.map((each) => el("li", {}, el("span", { class: `mark ${each.status}` }, MARK[each.status] || "–"), el("b", {}, `${each.id} ${each.wanted}`), each.detail === each.wanted ? "" : ` ${each.detail}`))));
 }
 

@@ -14,7 +14,7 @@ function drawCluster() {
   document.getElementById("moment").textContent = live ? (now.is_over ? "at the end of the run" : "now") : `at ${t.toFixed(3)} s`;
   const names = now.nodes.length ? now.nodes.map((each) => each.name) : Object.keys(now.phases);
   const isRing = names.length <= (innerWidth < 500 ? 4 : MOST_IN_RING);
-  const shown = JSON.stringify([innerWidth < 500, names.map((name) => { const { phase, gone, held } = stateOf(name, t); return [phase, gone, held]; }), ranksOf(now).map((rank) => { const act = doing(rank, t); return [act.kind, act.late, act.what, Math.round(act.lasted || 0)]; }), now.links, masterAt(t), live && now.is_over]);
+  const shown = JSON.stringify([innerWidth < 500, names.map((name) => { const { phase, gone, held } = stateOf(name, t); return [phase, gone, held]; }), ranksOf(now).map((rank) => { const act = doing(rank, t); return [act.kind, act.late, act.what, act.words, Math.round(act.lasted || 0)]; }), now.links, masterAt(t), live && now.is_over]);
   if (place.dataset.shown === shown) return;  // a pointer that moves asks a hundred times a second
   place.dataset.shown = shown;
   place.replaceChildren(isRing ? ringOf(names, t) : gridOf(names, t), sentenceOf(t, isRing ? "" : `${names.length > MOST_BOXES ? "Each square is a node. " : ""}The master: ${masterAt(t)}.`));
@@ -28,7 +28,8 @@ function stateOf(name, t) {
   if (t === null) {
     const phase = now.phases[name] || "", ok = phase === "exited" && (now.nodes.find((each) => each.name === name) || {}).exit_code === 0;
     const failed = phase === "exited" && !ok && (now.cause && now.cause.node ? now.cause.node === name && !now.hang : !now.ranks.some((each) => each.node === name && (each.stopped || each.exit_code === 0)));
-    return { phase: ok ? "finished" : phase, gone: GONE.includes(phase) || failed, held: faults.length > 0, faults, ranks };
+    const stopped = phase === "exited" && !ok && now.ranks.some((each) => each.node === name && each.stopped);
+    return { phase: ok ? "finished" : stopped ? "stopped" : phase, gone: GONE.includes(phase) || failed, held: faults.length > 0, faults, ranks };
   }
   const own = Object.values(now.lives).flat().filter(([, , node]) => node === name), here = ranksOf(now).filter((rank) => within((now.lives[rank] || []).filter(([, , node]) => node === name), t));
   const alive = within(own, t), begun = own.some(([began]) => began <= t);
@@ -48,13 +49,15 @@ function doing(rank, t) {
     const ended = state.exit_code === 0 ? "done" : state.exit_code || state.signal ? "bad" : "idle";
     if (stalled) return { kind: "stalled", words: "makes no progress" };
     const awaiting = ofMessage(run.now).awaited.get(rank);
-    if (awaiting) return { kind: "late", words: `awaited by ${awaiting.length > 1 ? count(awaiting.length, "rank") : `rank ${awaiting[0]}`}` };
+    if (awaiting) return { kind: "late", words: `awaited by ${awaiting.length > 1 ? count(awaiting.length, "rank") : `rank ${awaiting[0]}`}, ${codeAt(lineNow(rank))}` };
     return { kind: state.stopped ? "idle" : ended, words: state.stopped ? "was stopped" : state.exit_code ? `exit code ${state.exit_code}` : state.signal ? `signal ${state.signal}` : state.phase || "" };
   }
   const span = spanAt(rank, t);
   if (span) return { kind: Object.keys(KIND)[span.kind], words: NAMES[span.kind] + (span.kind === KIND.waiting ? ` for rank ${span.late}` : ""), late: span.late, what: run.texts[span.text] };
-  return within(run.now.stalls[rank], t) ? (run.now.hang ? inHang(rank, run.now.hang) : { kind: "stalled", words: "makes no progress" }) : { kind: "idle", words: within(run.now.lives[rank], t) ? "other code" : "" };
+  return within(run.now.stalls[rank], t) ? (run.now.hang ? inHang(rank, run.now.hang) : { kind: "stalled", words: "makes no progress" }) : { kind: "idle", words: within(run.now.lives[rank], t) ? codeAt((lineDuring(rank, t, t + 1e-6) || {}).place) : "" };
 }
+
+const codeAt = (place) => (place ? `at ${inWords(place)}` : "in other code");
 
 // The collective that a rank of a running run is in now, if any; what kind it is, for how long, and who is waited for.
 function currentOf(rank) {
@@ -123,15 +126,21 @@ function ringOf(names, t) {
     if ((index === 0 && index + 2 + more === names.length - 1) || !(cut || shape)) return null;
     return svg("path", { class: `ring chord ${cut ? "cut" : "shaped"}`, d: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}` }, svg("title", {}, cut ? `${one} and ${other}: no connection` : `${one} and ${other}: ${shape}`));
   }));
-  const awaits = waitsToDraw(acts, t).map(([rank, late, share, words]) => {
+  const middle = [across / 2, below + high / 2], awaits = waitsToDraw(acts, t).map(([rank, late, share, words]) => {
     const a = at[names.indexOf(nodeOf(rank, t))], b = at[names.indexOf(nodeOf(late, t))];
     const slow = run.now.straggler && run.now.straggler.rank === late;
-    return a && b && a !== b ? svg("path", { class: t === null && run.now.is_over && !run.now.hang && !slow ? "awaits total" : "awaits", "stroke-width": 1.5 + 5 * share, "marker-end": "url(#arrow)", d: `M${a[0]} ${a[1]}Q${across / 2} ${below + high / 2} ${(a[0] + 3 * b[0]) / 4} ${(a[1] + 3 * b[1]) / 4}` }, svg("title", {}, words)) : null;
+    return a && b && a !== b ? svg("path", { class: t === null && run.now.is_over && !run.now.hang && !slow ? "awaits total" : "awaits", "stroke-width": 1.5 + 5 * share, "marker-end": "url(#arrow)", d: `M${a[0]} ${a[1]}Q${middle[0]} ${middle[1]} ${borderOf(b, middle, wide)}` }, svg("title", {}, words)) : null;
   });
   const joined = names.map((name, index) => (isJoined(name, t) ? svg("path", { class: "joined", d: `M${across / 2} 28L${at[index][0]} ${at[index][1] - 30}` }) : null));
   return svg("svg", { viewBox: `0 0 ${across} ${below + high}`, role: "img", "aria-label": `${count(names.length, "node")}: ${names.map((each) => `${each} ${stateOf(each, t).phase}`).join(", ")}` },
     hatched(), joined, chords, links, awaits, names.map((name, index) => nodeBox(name, t, at[index][0], at[index][1], wide)),
     svg("g", { transform: `translate(${across / 2 - 84},2)` }, svg("rect", { class: "node", width: 168, height: 26, rx: 9 }), svg("text", { x: 84, y: 17, "text-anchor": "middle" }, "master ", svg("tspan", { class: "dim" }, masterAt(t)))));
+}
+
+// Where a line from elsewhere meets the box of a node, with room for the head of an arrow.
+function borderOf([x, y], [fromX, fromY], wide) {
+  const out = Math.min((wide / 2 + 5) / Math.max(1, Math.abs(fromX - x)), 37 / Math.max(1, Math.abs(fromY - y)));
+  return `${x + (fromX - x) * out} ${y + (fromY - y) * out}`;
 }
 
 // Who waits for whom at a moment; of a run that is over, who waited for whom in total, with what share of the longest time.
@@ -220,7 +229,7 @@ function sentenceOf(t, first) {
 // Of a run that is over: how long ranks waited, and for whom.
 function inTotal() {
   const [first] = awaitedInTotal(), all = [...run.pairs.values()].reduce((sum, each) => sum + each, 0);
-  return `${run.now.nodes.length > MOST_IN_RING ? "All together" : "Arrows are waits in total"}: ranks waited ${seconds(all)}, of which ${percent(first[1] / all)} for rank ${first[0]}.`;
+  return `${run.now.nodes.length > MOST_IN_RING ? "All together" : "Arrows are waits in total"}: ranks waited ${seconds(all)}${first[1] > all / 2 ? `, of which ${percent(first[1] / all)} for rank ${first[0]}` : ""}.`;
 }
 
 // [rank, seconds for which others waited for it], the most awaited first.

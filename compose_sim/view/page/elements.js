@@ -63,7 +63,7 @@ function placed(text) {
   });
 }
 
-const placeLink = (file, line, words = `${shortPath(file)}:${line}`) => (sourceOf(file) ? el("button", { class: "text mono", onclick: () => showSource(file, line) }, words) : words);
+const placeLink = (file, line, words = `${shortPath(file)}:${line}`) => (sourceOf(file) ? el("a", { class: "mono", href: "#source", onclick: (event) => { event.preventDefault(); event.stopPropagation(); showSource(file, line); } }, words) : words);
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;

@@ -54,12 +54,21 @@ function paintHeat(width) {
   pen.fillStyle = color("--dim");
   pen.fillText(width < 500 ? "steps" : "late, by step", 2, Math.min(height - 4, (ranks.length * row) / 2 + 4));
   pen.textAlign = "center";
-  for (const at of ticks(0, steps.length - 1, Math.max(2, width / 140), 1)) pen.fillText(width < 500 ? String(steps[Math.round(at)].step) : `step ${steps[Math.round(at)].step}`, Math.max(left + 18, Math.min(width - 24, left + (at + 0.5) * wide)), height - 2);
+  for (const at of ticks(0, steps.length - 1, Math.max(2, width / 140), 1)) {
+    const name = stepName(steps[Math.round(at)], width < 500), half = pen.measureText(name).width / 2;
+    pen.fillText(name, Math.max(left + half, Math.min(width - half, left + (at + 0.5) * wide)), height - 2);
+  }
   if (seen.length && seen.length < steps.length) {
     pen.strokeStyle = color("--accent");
     pen.lineWidth = 2;
     pen.strokeRect(left + steps.indexOf(seen[0]) * wide + 0.5, 1, Math.max(3, seen.length * wide - 1), ranks.length * row - 1);
   }
+}
+
+// Steps are counted anew in each round.
+function stepName({ key, step }, isShort) {
+  const round = run.now.rounds.length > 1 ? Math.floor(key / 1e9) : 0;
+  return isShort ? `${round ? `${round}:` : ""}${step}` : `${round ? `round ${round}, ` : ""}step ${step}`;
 }
 
 // From how many seconds on a rank is late: half of an ordinary step; less than a tenth of a second is noise of a shared machine.

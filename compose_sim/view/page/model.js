@@ -42,9 +42,11 @@ function take(message) {
   for (const [file, first, lines] of message.sources || []) run.sources.set(shortPath(file), { first, lines });
 }
 
+const roundOf = (t) => run.now.rounds.filter((each) => each.began_s <= t).length;
+
 // A step in one round: when it began and ended, and for each rank how long it waited for others in it, and what it did.
 function countStep(span) {
-  const round = run.now.rounds.filter((each) => each.began_s <= span.began).length, key = round * 1e9 + span.step;
+  const key = roundOf(span.began) * 1e9 + span.step;
   let step = run.steps.get(key);
   if (!step) run.steps.set(key, (step = { key, step: span.step, began: Infinity, ended: 0, waited: new Map(), did: new Map() }));
   step.began = Math.min(step.began, span.began);
@@ -69,7 +71,7 @@ function lateness(step, rank) {
 
 // All waits of one collective for one rank; `cost` is how long the last but one rank waited: what the others lost by it.
 function countWait(span) {
-  const key = `${span.step}/${span.text}/${span.late}`, ended = span.began + span.lasted, pair = `${span.rank}>${span.late}`;
+  const key = `${roundOf(span.began)}/${span.step}/${span.text}/${span.late}`, ended = span.began + span.lasted, pair = `${span.rank}>${span.late}`;
   const wait = run.waits.get(key) || { ...span, ranks: 0, total: 0, cost: Infinity, ended };
   if (span.lasted > wait.lasted) Object.assign(wait, { rank: span.rank, began: span.began, lasted: span.lasted });
   run.waits.set(key, Object.assign(wait, { ranks: wait.ranks + 1, total: wait.total + span.lasted, cost: Math.min(wait.cost, span.lasted), ended: Math.max(wait.ended, ended) }));

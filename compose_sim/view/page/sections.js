@@ -32,7 +32,7 @@ function overviewSection(now) {
   ].filter(Boolean);
   return el("section", { id: "overview" }, verdictCard(now),
     el("div", { class: "tiles" }, tiles.map(([name, value, more, link]) => el(link ? "a" : "div", { class: "tile", href: link }, el("b", {}, String(value)), el("span", {}, name + (more || ""))))),
-    nodesLine(now), historyCard(now), now.cause || now.hang ? null : now.is_over ? typeNext(`composesim trace ${now.run}`, `composesim report --run ${now.run} --html ${now.run}.html`) : typeNext(`composesim logs --run ${now.run} --follow`));
+    nodesLine(now), historyCard(now), now.cause || now.hang ? null : now.is_over ? typeNext(...(stragglerProblem(now) ? [] : [`composesim trace ${now.run}`]), `composesim report --run ${now.run} --html ${now.run}.html`) : typeNext(`composesim logs --run ${now.run} --follow`));
 }
 
 // Metrics have at least two values, loss and accuracy come first.
@@ -46,7 +46,7 @@ function metricNames(now) {
 function stepRate(now, steps, first) {
   if (!steps || first === null || now.rounds.length > 1 || (now.hang && now.is_over)) return null;
   const all = stepsInOrder(), last = all[all.length - 1], done = all.filter((each) => each.ended > now.t - 10).length, ago = last ? now.t - last.ended : 0;
-  if (now.is_over || !last || all.length < 2) { const trained = (last ? last.ended : now.t) - first; return trained > 0.2 ? ["steps per second", number(Number((steps / trained).toPrecision(3)))] : null; }
+  if (now.is_over || !last || all.length < 2) { const trained = (last ? last.ended : now.t) - first; return trained > 0.2 && steps > 1 ? ["steps per second", number(Number(((steps - 1) / trained).toPrecision(3)))] : null; }  // it began with the end of the first
   return ["steps per second", number(Number((done / Math.min(10, Math.max(0.5, now.t - first))).toPrecision(2))), ago > 2 ? `, last step ${Math.round(ago)} s ago` : ""];
 }
 
@@ -54,7 +54,7 @@ function waitingShare(now) {
   const all = Object.values(now.shares), open = openWait(), more = open ? open.lasted * open.ranks.length : 0, waited = more + all.reduce((sum, each) => sum + (each.waiting || 0), 0);
   const total = more + all.reduce((sum, each) => sum + Object.entries(each).reduce((part, [name, value]) => part + (name === "caused" ? 0 : value), 0), 0), [first] = awaitedInTotal();
   const sum = [...run.pairs.values()].reduce((part, each) => part + each, 0);
-  return all.length > 1 && total > Math.max(0.5 * all.length, endOfRun() / 20) ? { share: waited / total, worst: first && sum ? `, ${percent(first[1] / sum)} for rank ${first[0]}` : "" } : null;
+  return all.length > 1 && total > Math.max(0.5 * all.length, endOfRun() / 20) ? { share: waited / total, worst: first && first[1] > sum / 2 ? `, ${percent(first[1] / sum)} for rank ${first[0]}` : "" } : null;
 }
 
 const typeNext = (...commands) => el("p", { class: "small dim next" }, "Type next: ", commands.map((each, index) => [index ? " or " : "", typed(each)]));

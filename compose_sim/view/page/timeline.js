@@ -120,6 +120,7 @@ function paint() {
       pen.fillStyle = (run.now.hang ? run.now.hang.rank === rank : !waits) ? bad : paints[KIND.waiting];
       box(pen, xOf(began), y + upper, xOf(ended === null ? run.now.t : ended) - xOf(began), room - upper, left);
     }
+    places(pen, rank, y, room, left, dim, card);
     pen.fillStyle = card;
     pen.fillRect(0, y - 1, left - 4, high);
     pen.fillStyle = rank === lanes.rank ? accent : ink;
@@ -127,7 +128,7 @@ function paint() {
     if (high >= 14 || index % 4 === 0) {
       pen.fillText(width < 500 ? `r${rank}` : `rank ${rank}`, 2, y + room / 2);
       pen.fillStyle = dim;
-      if (width >= 500) pen.fillText(nodeOf(rank), 56, y + room / 2, 56);
+      if (width >= 500 && !hasMoved(rank)) pen.fillText(nodeOf(rank), 56, y + room / 2, 56);
     }
   });
   if (!Object.keys(run.now.lives).length) {
@@ -201,8 +202,23 @@ function absences(pen, rank, y, room, left, dim) {
   const lives = run.now.lives[rank] || [], state = ofMessage(run.now).states.get(rank), all = endOfRun();
   lives.forEach(([, ended], index) => {
     const next = lives[index + 1], until = next ? next[0] : all, words = next || !state ? "" : stateOfRank(run.now, state).words;
-    if (ended !== null && until - ended > all / 50) labeled(pen, ended, until, words || "not there", 0, y, room, left, dim);
+    if (ended !== null && until - ended > all / 50) labeled(pen, ended, until, words || `no rank ${rank}`, 0, y, room, left, dim);
   });
+}
+
+const hasMoved = (rank) => new Set((run.now.lives[rank] || []).map(([, , node]) => node)).size > 1;
+
+// The nodes of a rank that has moved, each where it began there.
+function places(pen, rank, y, room, left, dim, card) {
+  pen.textAlign = "left";
+  for (const [began, ended, node] of hasMoved(rank) ? run.now.lives[rank] : []) {
+    const x = Math.max(left, xOf(began)) + 2, wide = pen.measureText(node).width;
+    if (Math.min(lanes.width, xOf(ended ?? run.now.t)) - x < wide + 8 || room < 12) continue;
+    pen.fillStyle = card;
+    pen.fillRect(x, y + 1, wide + 6, 14);
+    pen.fillStyle = dim;
+    pen.fillText(node, x + 3, y + 8);
+  }
 }
 
 // One cell for each step: its color is what took longest; other code, which is in no span, has the color of the lane.
@@ -327,7 +343,7 @@ function marksOf(now) {
   }
   const stuck = now.hang ? stallOf(now, now.hang.rank) : null, cause = now.cause, died = cause && !now.hang && cause.rank !== null ? endOfLife(cause.rank) : null;
   if (stuck !== null) found.push({ began: stuck, ended: now.t, rank: now.hang.rank, color: "--bad", text: now.hang.rank === null ? "no rank makes progress" : `all wait for rank ${now.hang.rank}` });
-  if (died !== null) found.push({ began: died, ended: died, rank: cause.rank, color: "--bad", text: causeInWords(cause).slice(0, 60) });
+  if (died !== null) found.push({ began: died, ended: died, rank: cause.rank, color: "--bad", text: causeInWords(cause).slice(0, 100) });
   return found.filter((each) => each.began !== null);
 }
 

@@ -189,9 +189,10 @@ for number in range(8):
 """
 
 
-def test_a_line_has_the_time_at_which_it_was_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["local", pytest.param("docker", marks=pytest.mark.docker)])
+def test_a_line_has_the_time_at_which_it_was_printed(tmp_path: Path, engine: str) -> None:
     """The script prints a time, and the next one only when the node has read the line: the time on the page is between both."""
-    project = run_finished(tmp_path, STAMPED, "--nodes", "2")
+    project = run_finished(tmp_path, STAMPED, "--nodes", "2", "--engine", engine)
     with served(project, DONE) as page:
         (message,) = page.messages()
     started = message["now"]["timings"]["started_at"]

@@ -133,6 +133,20 @@ def test_unequal_counts_fail_if_the_ranks_hung_at_their_end(verdict: str, end: M
     assert (result.status, result.ranks, at(result)) == (FAILED, (1, 2, 3), ("/work/train.py", 9))
 
 
+@pytest.mark.parametrize(("waits_in", "status"), [("", NOT_APPLICABLE), ("recv (train.py, line 12)", FAILED)])
+def test_a_rank_that_sleeps_in_its_own_code_may_come_to_the_collective_of_the_others(
+    waits_in: str, status: str
+) -> None:
+    """`hang` names its line; the advice of this check, to move the collective out of a branch, would be wrong."""
+    stalls = tuple(
+        Standing(rank=rank, node="node-0", doing="sleeping", waits_in=waits_in if rank == 2 else "barrier #2")
+        for rank in WORLD
+    )
+    case = two_nodes(lambda rank: [BARRIER, FORWARD, *([] if rank == 2 else [BARRIER])], verdict="hung", stalls=stalls)
+
+    assert collective_mismatch.judge(case).status == status
+
+
 def test_collectives_that_were_too_many_to_note_are_counted_in_each_group() -> None:
     def records(later: int) -> list[Record]:
         more = LaterCollectives((LaterInGroup(WORLD, "0", later, 77),))
