@@ -6,6 +6,7 @@ A key that is given twice and a variable that is not set are errors. An empty sc
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,17 @@ class YamlText:
         """Return a SpecError about the value at this path, with the line as evidence. A hint is YAML."""
         key, is_entry, value = hint.partition(": ")
         if self.source.endswith(".toml") and is_entry:
-            hint = f"{key} = " + (value.replace(": ", " = ") if value[:1] in '[{"' else f'"{value}"')
+            hint = f"{key} = {_toml(yaml.safe_load(value))}"
         return error_at(self.source, self.text, self.line_of(path), problem, hint=hint, more=more)
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value) if isinstance(value, str | bool | int | float) else '""'
 
 
 def read_yaml(text: str, source: str, variables: Mapping[str, str]) -> YamlText:

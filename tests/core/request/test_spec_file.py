@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from typing import Any
 
 import pytest
@@ -235,6 +236,23 @@ def test_a_mistake_in_a_project_file_is_named_with_file_line_and_key(text: str, 
         project(text)
 
     assert caught.value.message == f"pyproject.toml, line {line}: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("args = '--epochs 3'", 'args = ["--epochs", 3]'),
+        ("env = 'A=1'", None),
+        ("recpie = 'exec'", 'recipe = "exec"'),
+        ("nods = 2", "nodes = 2"),
+    ],
+)
+def test_the_hint_for_a_project_file_is_toml(text: str, hint: str | None) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec(project(f"[tool.composesim]\n{text}"), {})
+
+    assert hint is None or caught.value.hint.startswith(hint), caught.value.hint
+    tomllib.loads(caught.value.hint)
 
 
 BAD_CHECK = [
