@@ -21,7 +21,7 @@ from ..shared.progress_page import STACKS_SIGNAL, WAKE_SIGNAL, ProgressPage
 from . import flight_recorder
 from .step_times import SAMPLE_EACH_S
 
-_LONG_S = 1e6
+_LONG_S = 10.0
 _MIN_DESCRIPTOR = 500  # so that the script's own files get the same descriptors as without us
 
 _progress: ProgressPage | None = None
@@ -59,8 +59,10 @@ def start_helper(look: Callable[[FrameType | None], None] | None = None) -> None
 def _wait_for_signals(progress: ProgressPage, look: Callable[[FrameType | None], None] | None) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {STACKS_SIGNAL})
     progress.set("helper", _thread.get_native_id())
-    main_thread, pause = progress.get("main_thread"), SAMPLE_EACH_S if look else _LONG_S
+    main_thread = progress.get("main_thread")
     while True:
+        # An interpreter that ends must not find this thread awake
+        pause = _LONG_S if look is None or progress.get("leaving") else SAMPLE_EACH_S
         if signal.sigtimedwait({WAKE_SIGNAL}, pause) is None:
             with contextlib.suppress(Exception):  # a script may do anything to frames, and this thread must live on
                 if look:

@@ -19,7 +19,7 @@ function verdictCard(now) {
 function hangProblem(now) {
   if (!now.hang) return null;
   const mismatch = now.checks.find((each) => each.id === "collective-mismatch" && each.status === "failed" && !each.follows), since = stallOf(now, now.hang.rank);
-  return { is_bad: true, text: now.hang.message, fix: mismatch ? mismatch.fix : now.hang.fix, check: mismatch && mismatch.id, place: now.hang.place,
+  return { is_bad: true, text: now.hang.message, fix: mismatch ? mismatch.fix : now.hang.fix, check: mismatch ? mismatch.id : "hang", place: now.hang.place,
     where: since === null ? "" : `since ${since.toFixed(1)} s`, jump: since === null ? null : () => { showAround(since); visit(since + 0.001, now.hang.rank); toTimeline(); },
     type: now.is_over ? `composesim logs --run ${now.run}${now.hang.rank === null ? "" : ` --rank ${now.hang.rank}`}` : `composesim dump --run ${now.run}` };
 }
