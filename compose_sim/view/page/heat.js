@@ -92,6 +92,7 @@ function ownWait(rank, began, ended) {
 // The step at a moment; without one, the longest after the first.
 function stepAtMoment() {
   const steps = stepsInOrder();
+  if (lanes.cursor === null && run.now.cause && !run.now.hang) return null;  // what failed was no matter of time
   if (lanes.cursor !== null) return steps.find((each) => each.began <= lanes.cursor && lanes.cursor <= each.ended) || null;
   return steps.slice(steps.length > 1 ? 1 : 0).reduce((best, each) => (!best || each.ended - each.began > best.ended - best.began ? each : best), null);
 }
