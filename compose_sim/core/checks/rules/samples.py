@@ -47,10 +47,7 @@ from compose_sim.node.records.replays import RecordedModels
 from compose_sim.node.records.script import ScriptEnd
 
 _MIN_BATCHES = 3
-_FIX = (
-    "Give the loader a DistributedSampler, which shuffles, instead of `shuffle=True`: "
-    "`DataLoader(data, sampler=DistributedSampler(data), …)`."
-)
+_FIX = "Give the loader a DistributedSampler in place of shuffle=True: `DataLoader(data, sampler=DistributedSampler(data), …)`."
 _FIX_ITERABLE = "Let the data set yield every world_size-th sample: `islice(samples, rank, None, world_size)`."
 _FIX_ACCELERATE = "Give the loader to `accelerator.prepare`, which divides its samples among the ranks."
 _FIX_ORDER = (
