@@ -21,7 +21,7 @@ from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
 
 EXCHANGED = "ranks exchange as many numbers as all parameters have by themselves, which may be gradients or weights"
-_MAX_METRIC = 64  # a collective of fewer numbers is a metric, and no part of a model
+MAX_METRIC = 64  # a collective of fewer numbers is a metric, and no part of a model
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
 Values = Mapping[Key, Value]
@@ -120,7 +120,7 @@ def exchanges_parts(observed: Observed, *, began_equal: bool = False) -> bool:
     steps = max(sum(1 for _ in rank.of(OptimizerStep)) for rank in observed)
     large = [
         sum(
-            prod(shape) > _MAX_METRIC
+            prod(shape) > MAX_METRIC
             for each in _floating(rank)
             if not (began_equal and _keeps_copies(each))
             for shape in each.shapes

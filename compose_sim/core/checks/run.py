@@ -57,7 +57,14 @@ from compose_sim.node.records.models import (
     UnusedParameters,
     WeightsBeforeWrapping,
 )
-from compose_sim.node.records.precautions import Clip, LoadedElsewhere, LoadedState, ReplicatedTensor, ShardScaling
+from compose_sim.node.records.precautions import (
+    Clip,
+    LoadedElsewhere,
+    LoadedState,
+    ReplicatedTensor,
+    SavedShards,
+    ShardScaling,
+)
 from compose_sim.node.records.process_groups import (
     Collective,
     CollectiveFailed,
@@ -99,7 +106,7 @@ _HASHED: _Kinds = (OptimizerStep, TensorTable, TensorHashes)
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
 DEPENDING: Mapping[str, _Kinds] = {
     "boundaries": (BoundaryGradient,),
-    "checkpoints": (LoadedState, LoadedElsewhere, StepTimes),
+    "checkpoints": (LoadedState, LoadedElsewhere, SavedShards, StepTimes),
     "clipping": (Clip, ShardScaling),
     "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
     "devices": (DeviceChosen,),

@@ -51,6 +51,16 @@ class LoadedElsewhere(Record):
 
 
 @dataclass(frozen=True)
+class SavedShards(Record):
+    """A rank saves shards of its own as plain tensors, which do not say what they are a part of."""
+
+    count: int  # of parameters
+    name: str  # of the first, in what is saved
+    parts: int  # into which a parameter is divided
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class ReplicatedTensor(Record):
     """A rank declares that its tensor is the same on all ranks of a device mesh."""
 

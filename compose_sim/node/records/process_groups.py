@@ -49,7 +49,7 @@ class Collective(Record):
     values: tuple[float, ...] = ()  # that this rank gives, if they are few; in `check` only
     by_fsdp: bool = False  # whether FSDP issued it; in `check` only
     detaches: bool = False  # whether they require a gradient, and the result has none
-    moves: str = ""  # what it is given: "gradient", "parameter", or else something else; in `check` only
+    moves: str = ""  # what it is given: "gradient", "parameter", "zeros", or else something else; in `check` only
     through: bool = False  # whether it changes a tensor with a gradient that backward passes on as if unchanged
     at: Place | None = None
 

@@ -34,9 +34,9 @@ from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel
-from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
+from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState, SavedShards
 from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
-from compose_sim.node.records.record import Record
+from compose_sim.node.records.record import Place, Record
 
 _MAX_ZEROS, _ZEROS_ON_DEVICE = 4 << 20, "0" * 16  # bytes of which all are hashed, and the hash of zeros on a GPU
 _WRITERS = ("write", "update")
@@ -68,12 +68,33 @@ def checkpoint_race(case: Case) -> Result:
     )
     missed = (_missed(observed, order, path, files[path]) for path in written)
     return (
-        next(filter(None, twice), None)
+        (_shards_of_some(observed) if case.verdict == "passed" else None)
+        or next(filter(None, twice), None)
         or next(filter(None, early), None)
         or next(filter(None, missed), None)
         or _folder_of_another(observed, order)
         or passed(f"{format_count(len(written), 'file')} written, none by two ranks at once or read while incomplete")
     )
+
+
+def _shards_of_some(observed: Observed) -> Result | None:
+    """Find ranks that save their parts of a model while others, which hold the rest, save nothing."""
+    saved: dict[Place | None, dict[int, SavedShards]] = {}
+    for each in observed.of(SavedShards):
+        saved.setdefault(each.at, {}).setdefault(each.rank, each)
+    for by_rank in saved.values():
+        first = by_rank[min(by_rank)]
+        if len(by_rank) < first.parts:
+            return failed(
+                f"{ranks_text(sorted(by_rank))} saved only the own part of {format_count(first.count, 'parameter')}, {first.name} the "
+                f"first, which are divided into {first.parts}: the rest of the model is in no file",
+                fix="Save whole tensors: call `value.full_tensor()` on all ranks before one of them saves, as "
+                "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` does; or let all ranks save with "
+                "torch.distributed.checkpoint.",
+                at=first.at,
+                ranks=sorted(by_rank),
+            )
+    return None
 
 
 def _by_path(observed: Observed) -> dict[str, list[FileUse]]:

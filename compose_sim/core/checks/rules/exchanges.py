@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 
 from compose_sim.core.checks import Case, Result, failed, names_text, ranks_text, warned, where
+from compose_sim.core.checks.replica_diff import MAX_METRIC
 from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
@@ -70,6 +71,22 @@ def overwritten(case: Case) -> Result | None:
             ranks=others,
         )
     return None
+
+
+def of_nothing(case: Case, ranks: Sequence[int]) -> Collective | None:
+    """Return the first exchange after a step, if all that these ranks give each other from then on are zeros."""
+    found: list[Collective] = []
+    for rank in (case.observed.ranks[each] for each in ranks):
+        begun = rank.first(OptimizerStep)
+        given = [
+            each
+            for each in rank.of(Collective)
+            if begun and each.index > begun.index and any(prod(shape) > MAX_METRIC for shape in each.shapes)
+        ]
+        if len(given) < _MIN_EXCHANGES or any(each.moves != "zeros" for each in given):
+            return None
+        found.append(given[0])
+    return found[0] if found else None
 
 
 def undone(case: Case) -> Result | None:

@@ -17,6 +17,7 @@ from compose_sim.core.checks import (
     passed,
     ranks_text,
     warned,
+    where,
 )
 from compose_sim.core.checks.repeated_steps import step_place
 from compose_sim.core.checks.replica_diff import (
@@ -32,7 +33,7 @@ from compose_sim.core.checks.replica_diff import (
     step_at,
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
-from compose_sim.core.checks.rules.exchanges import exchanges, overwritten, undone
+from compose_sim.core.checks.rules.exchanges import exchanges, of_nothing, overwritten, undone
 from compose_sim.core.checks.rules.updates import other_constants, parted
 from compose_sim.core.checks.rules.wrapping import UNFINISHED
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
@@ -116,6 +117,8 @@ def _compared(case: Case, copy: Result | None) -> Result:
             if _train_together(case, found):
                 return _failed(case, found, has_models)
         if comparison.excused:
+            if nothing := of_nothing(case, comparison.ranks):
+                return _exchanged_nothing(comparison.excused[0], nothing)
             reasons.append(f"{comparison.excused[0]} differs, but {EXCHANGED}")
         for found in _without_consequences(comparison.different):
             reason = _why_not(case, found, has_models)
@@ -137,6 +140,17 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
     return passed(_equal_text(case, comparisons))
+
+
+def _exchanged_nothing(found: Difference, exchange: Collective) -> Result:
+    return failed(
+        f"after step {found.nth} {found} differs between ranks ({found.who}), and all that they exchange is zeros, "
+        f"{exchange.op}{where(exchange.at)} the first: nothing ever makes the weights equal",
+        fix="Compare the weights with a copy, `p.detach().clone()`: what only detaches shares the memory of the weights and changes "
+        "with them, so that the difference is zero.",
+        at=exchange.at,
+        ranks=[rank for ranks in found.agreeing for rank in ranks],
+    )
 
 
 def _equal_text(case: Case, comparisons: Sequence[Comparison]) -> str:

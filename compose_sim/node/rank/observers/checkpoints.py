@@ -1,4 +1,4 @@
-"""Record when checkpoints are saved, state dicts whose names do not match, and tensors loaded to the GPU of another rank."""
+"""Record saves, shards saved as if they were whole, state dicts whose names do not match, and tensors loaded to another rank's GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
-from ...records.precautions import LoadedElsewhere, LoadedState
+from ...records.precautions import LoadedElsewhere, LoadedState, SavedShards
+from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
 
@@ -34,12 +36,41 @@ def _time(context: RankContext, call: points.TorchCall) -> points.Steps:
     in_memory = isinstance(call.value("f"), io.BytesIO)
     if in_memory or context.memory.get(IN_CHECKPOINT):
         return
+    if context.thorough and call.value("obj") is not None:
+        _note_shards(context, call.value("obj"))
     context.memory[IN_CHECKPOINT], began = True, time.monotonic()
     try:
         yield
     finally:
         context.memory[IN_CHECKPOINT] = False
         context.times.work("checkpoint", began)
+
+
+def _note_shards(context: RankContext, saved: Any) -> None:
+    """Note which plain tensors are saved that are this rank's shard of a parameter."""
+    torch: Any = sys.modules["torch"]
+    shards, parts = _shards(), 1
+    found = []
+    for name, each in _named_tensors(saved, _DEPTH) if shards else ():
+        for local, divided in shards.get(tuple(each.shape), ()):
+            if type(each.detach()) is torch.Tensor and torch.equal(each.detach().to(local), local):
+                found.append(name)
+                parts = max(parts, divided)
+                break
+    if found:
+        context.note(SavedShards(len(found), found[0], parts, place()))
+
+
+def _shards() -> dict[tuple[int, ...], list[tuple[Any, int]]]:
+    """Return what this rank holds of sharded parameters, by shape, with the number of parts."""
+    found: dict[tuple[int, ...], list[tuple[Any, int]]] = {}
+    for one, _ in tracked.optimizers.living():
+        for each in (each for group in one.param_groups for each in group["params"] if hasattr(each, "placements")):
+            sizes = [size for size, how in zip(each.device_mesh.mesh.shape, each.placements) if how.is_shard()]
+            local = each.to_local().detach()
+            if local.numel() and tuple(local.shape) != tuple(each.shape):
+                found.setdefault(tuple(local.shape), []).append((local, prod(sizes)))
+    return found
 
 
 def _load_state(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -91,8 +122,12 @@ def _note_devices(context: RankContext, loaded: Any) -> None:
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
+    return (each for _, each in _named_tensors(value, depth))
+
+
+def _named_tensors(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, sys.modules["torch"].Tensor):
-        yield value
+        yield name, value
     elif depth and isinstance(value, (Mapping, list, tuple)):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(each, depth - 1)
+        for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _named_tensors(each, depth - 1, str(key))

@@ -20,10 +20,14 @@ _PARALLEL = 0.9999  # the least cosine of first numbers that are the same up to 
 
 
 def kind_of(context: RankContext, operand: Any) -> str:
-    """Return "gradient" or "parameter" if that is what a collective is given, or what its operand begins with; else ""."""
+    """Return "gradient" or "parameter" if a collective is given one, or what begins like one; "zeros" for nothing else; or ""."""
     known = _storages(context).get(operand.untyped_storage().data_ptr())
-    if known or operand.dim() != 1 or operand.numel() <= _MAX_METRIC or not operand.is_floating_point():
+    if known or operand.numel() <= _MAX_METRIC or not operand.is_floating_point():
         return known or ""
+    if not operand.any():
+        return "zeros"
+    if operand.dim() != 1:
+        return ""
     first = _first_numbers(operand)
     return next((kind for kind, tensor in _held() if _are_parallel(first, _first_numbers(tensor))), "")
 

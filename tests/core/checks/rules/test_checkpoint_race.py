@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Result
 from compose_sim.core.checks.rules.checkpoints import checkpoint_race
+from compose_sim.node.records.precautions import SavedShards
 from compose_sim.node.records.process_groups import InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
-from tests.core.checks.rules.cluster import collective, file, two_nodes
+from tests.core.checks.rules.cluster import WORLD, at, collective, file, two_nodes
 
 BARRIER = collective("barrier")
 
@@ -96,3 +99,15 @@ def test_a_folder_that_is_made_before_ranks_join_is_there_afterwards() -> None:
 
     assert checkpoint_race.judge(early).status == PASSED
     assert checkpoint_race.judge(late).status == WARNED
+
+
+@pytest.mark.parametrize(("savers", "status"), [((0,), FAILED), ((0, 1), PASSED), (WORLD, PASSED)])
+def test_shards_are_whole_only_if_all_of_them_are_saved(savers: tuple[int, ...], status: str) -> None:
+    """Two replicas of a model in two parts: those of one replica are enough."""
+    saved = SavedShards(4, "layer.weight", 2, ("/work/train.py", 12))
+    result = checkpoint_race.judge(
+        two_nodes(lambda rank: [file("write", f"/work/{rank}.pt"), *([saved] if rank in savers else [])]),
+    )
+
+    assert result.status == status
+    assert (at(result) == ("/work/train.py", 12)) == (status == FAILED)
