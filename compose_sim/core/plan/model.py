@@ -171,6 +171,7 @@ class Plan:
     closes_host: bool = False  # nodes reach other machines, but neither this one nor a cloud's metadata
     timeout_s: float | None
     hang_timeout_s: float | None = None  # stop the run if nothing moves for this long
+    deadlock_timeout_s: float | None = None  # the same, if ranks wait for each other, which nothing can end
     stall_s: float = 15.0  # report a stall if nothing moves for this long
     keep: bool
     max_restarts: int

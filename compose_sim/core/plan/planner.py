@@ -47,6 +47,7 @@ from compose_sim.errors import SpecError
 
 RENDEZVOUS_PORT = 29400  # torchrun's default port for a rendezvous
 STORE_PORT = 29500  # torch's default MASTER_PORT
+_DEADLOCK_S = 60.0  # of ranks that wait for each other, which the user may want to look at
 _LONGEST_SOCKET_FOLDER = 80  # a socket's path has at most 107 characters, and MPS appends to the folder
 
 
@@ -240,6 +241,7 @@ def _assemble(spec: ClusterSpec, recipe: Recipe, layout: ClusterLayout, runtime:
         subnet=None,
         timeout_s=spec.timeout,
         hang_timeout_s=spec.hang_timeout,
+        deadlock_timeout_s=spec.hang_timeout if "hang_timeout" in spec.model_fields_set else _DEADLOCK_S,
         stall_s=stall_seconds(spec),
         keep=spec.keep is True,
         max_restarts=spec.max_restarts,

@@ -295,3 +295,24 @@ def test_a_rank_that_never_joined_is_told_without_a_fix_for_something_else() -> 
     )
     assert (result.status, result.ranks) == ("failed", (1,))
     assert "init_process_group" in result.fix
+
+
+@pytest.mark.parametrize(
+    ("other", "hang_timeout", "lasts"),
+    [
+        ("broadcast #7 (train.py, line 51)", None, 60.0),
+        ("broadcast #7 (train.py, line 51)", "4m", 240.0),
+        ("", None, 300.0),  # it may come
+    ],
+)
+def test_ranks_that_wait_for_each_other_are_stopped_after_a_minute_unless_the_user_wants_to_wait(
+    other: str, hang_timeout: str | None, lasts: float
+) -> None:
+    plan = a_plan(nodes=3, **({"hang_timeout": hang_timeout} if hang_timeout else {}))
+    last = waits(2, other) if other else stalled(2, doing="sleeping")
+    state = fold_all(plan, [*running(), waits(0), waits(1), last])
+
+    assert reason_to_stop(state, plan, now=100.0 + lasts - 1) is None
+    stop = reason_to_stop(state, plan, now=100.0 + lasts + 1)
+    assert stop is not None
+    assert stop.reason == "hang"
