@@ -53,12 +53,7 @@ class PlainListener:
     """Prints the merged log on stdout and milestones as plain lines on stderr: for files, pipes and CI."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None = None) -> None:
-        self._folder, self._is_command = folder, plan.launcher == "command"
-        # A hang that stops the run as soon as it is diagnosed needs no announcement.
-        limit = plan.hang_timeout_s
-        self._hang_limit = (
-            f"; the run stops if this lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
-        )
+        self._plan, self._folder, self._is_command = plan, folder, plan.launcher == "command"
         self._goes_on = plan.max_restarts > 0 or plan.elastic is not None or plan.is_driven
         self._many = {node.name for node in plan.nodes if node.nproc > 1}
         self._width = max(len(name) for name in _labels(plan)) + (3 if self._many else 0)
@@ -96,7 +91,7 @@ class PlainListener:
             if event.kind == "service":
                 self.progress(service_line(event))
             if event.kind == "hang":
-                self._print_once(f"hang at {event.t}", f"hang: {event.data.get('message')}{self._hang_limit}")
+                self._print_once(f"hang at {event.t}", _hang_line(event, self._plan))
             if words := event_line(event, state):
                 self.progress(words)
         if waiting := waiting_line(state):
@@ -218,6 +213,13 @@ class LiveListener(PlainListener):
         """Remove the status from the screen."""
         super().close()
         self._live.stop()
+
+
+def _hang_line(event: Event, plan: Plan) -> str:
+    """Return the diagnosis, and how long the run goes on; it is not told if that is no time."""
+    limit = plan.deadlock_timeout_s if event.data.get("final") else plan.hang_timeout_s
+    lasts = f"; the run stops if this lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
+    return f"hang: {event.data.get('message')}{lasts}"
 
 
 def _labels(plan: Plan) -> list[str]:
