@@ -26,7 +26,7 @@ def main() -> None:
         if section == "page":
             tab.run(SHOW_STEPS)
             bottom = tab.run("document.querySelector('#timeline .layers').getBoundingClientRect().bottom + scrollY")
-            clip: dict[str, float] = {"x": 0, "y": 0, "width": wide, "height": int(bottom + MARGIN)}
+            clip: dict[str, float] = {"x": 0, "y": 0, "width": wide, "height": int(bottom)}
         else:
             element = f"document.getElementById({json.dumps(section)})"
             tab.wait_for(f"{element} && !{element}.hidden")
@@ -35,7 +35,9 @@ def main() -> None:
                 f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, {end} - at.y]; }})()"
             )
             clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN}
-            clip["height"] = int(height) + 2 * MARGIN
+            clip["height"] = int(height) + MARGIN * (
+                1 if section == "timeline" else 2
+            )  # no line of text below the lanes
         tab.picture(Path(picture), clip=clip)
 
 

@@ -81,7 +81,7 @@ def test_a_reader_sees_every_section_and_hostile_text_does_nothing(tab: Tab, tmp
 
     shown = tab.run("[...document.querySelectorAll('nav a')].map((each) => each.getAttribute('href'))")
     assert shown == ["#overview", "#timeline", "#cluster", "#shares", "#checks", "#metrics", "#logs"]
-    assert tab.run("document.querySelector('#verdict .cause').textContent") == f"rank 1 on node-1: {HOSTILE}"
+    assert tab.run("document.querySelector('#verdict .cause span').textContent") == f"rank 1 on node-1: {HOSTILE}"
     assert tab.run("document.images.length") == 0
     assert tab.run("document.title") == "✘ demo · composesim"
     assert tab.run("document.querySelectorAll('#log .line').length") < 60
@@ -260,6 +260,41 @@ def test_places_lead_to_the_source_which_has_a_dot_for_each_rank(tab: Tab, tmp_p
     assert tab.errors == []
 
 
+def test_a_drag_over_the_heat_map_shows_these_steps(tab: Tab, tmp_path: Path) -> None:
+    tab.open(a_page(tmp_path, a_report()))
+    tab.wait_for("document.querySelector('footer')")
+    tab.run(
+        """(() => {
+            heat.canvas.setPointerCapture = () => {};
+            const left = labelWidth(), wide = (heat.canvas.clientWidth - left) / 40, box = heat.canvas.getBoundingClientRect();
+            const at = (kind, step) => heat.canvas.dispatchEvent(
+                new PointerEvent(kind, { clientX: box.left + left + (step + 0.5) * wide, clientY: box.top + 3 }));
+            at("pointerdown", 10); at("pointermove", 15); at("pointerup", 15);
+        })()"""
+    )
+    shown = tab.run(
+        "stepsInOrder().filter((each) => each.began >= lanes.from - 1e-6 && each.ended <= lanes.to + 1e-6).length"
+    )
+    assert (shown, tab.run("lanes.fitted")) == (6, False)
+
+
+def test_what_a_reader_wants_elsewhere_can_be_copied(tab: Tab, tmp_path: Path) -> None:
+    cause = Cause(
+        kind="exception", rank=1, node="node-1", message="ValueError: bad", traceback='  File "train.py", line 4, in f'
+    )
+    report = a_report(verdict="failed", cause=cause)
+    tab.open(a_page(tmp_path, report, sources=[["train.py", 1, list("abcdefg")]]))
+    tab.wait_for("document.querySelector('footer')")
+    copies = "[...document.querySelectorAll('#verdict .copy')].map((each) => each.title)"
+
+    assert tab.run(copies) == [
+        "Copy: rank 1 on node-1: ValueError: bad",
+        "Copy: composesim logs --run demo --rank 1",
+        "Copy: train.py:4",
+        'Copy:   File "train.py", line 4, in f',
+    ]
+
+
 def test_a_narrow_step_of_other_code_has_no_color_of_the_little_that_is_known_of_it(tab: Tab, tmp_path: Path) -> None:
     """In 70 of 90 ms, rank 2 is in its own code; rank 0 waits for most of them."""
     tab.open(a_page(tmp_path, a_report(), steps=400), width=390)
@@ -279,7 +314,7 @@ def test_a_straggler_is_shown_with_its_own_line(tab: Tab, tmp_path: Path) -> Non
     tab.wait_for("document.querySelector('footer')")
 
     assert "rank 2 (node-2) holds up the others: last in 40 of 40" in tab.run(
-        "document.querySelector('.cause').textContent"
+        "document.querySelector('.cause span').textContent"
     )
     assert tab.run("document.querySelector('#verdict .source .at i').textContent") == "5"
 
@@ -310,7 +345,7 @@ def test_a_wait_that_is_open_is_in_the_verdict_and_accuses_nobody_else(tab: Tab,
 
     assert tab.run("document.querySelector('#nav .pill').textContent") == "● waiting 8 s for rank 2"
     assert "Ranks 0, 1 and 3 wait for rank 2 in barrier #9. Rank 2 is at train.py, line 4." in tab.run(
-        "document.querySelector('.cause').textContent"
+        "document.querySelector('.cause span').textContent"
     )
     assert tab.run("document.querySelector('#verdict').textContent.includes('rank 1 (')") is False
     assert tab.run("[...document.querySelectorAll('#shares .odd')].map((each) => each.cells[0].textContent)") == ["2"]

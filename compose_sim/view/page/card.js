@@ -9,7 +9,7 @@ function verdictCard(now) {
   if (!problem) return el("div", { class: "card good-edge", id: "verdict" }, met);
   const { text, where, place, fix, type, frames, jump } = problem;
   return el("div", { class: `card ${problem.is_bad ? "bad" : "warn"}-edge`, id: "verdict", role: now.is_over ? null : "status" },
-    el("div", { class: place || frames ? "two" : "" }, el("div", {}, el("p", { class: "cause" }, linked(text)), where ? el("p", { class: "dim small" }, where) : null,
+    el("div", { class: place || frames ? "two" : "" }, el("div", {}, el("p", { class: "cause" }, el("span", {}, linked(text)), copyButton(text)), where ? el("p", { class: "dim small" }, where) : null,
       fix ? el("p", {}, el("b", {}, "Fix: "), linked(fix)) : null,
       failed.length ? el("ul", { class: "small also" }, failed.map((each) => el("li", {}, el("span", { class: "mark failed" }, MARK.failed), el("a", { href: "#checks" }, each.id), ` ${each.detail}`))) : null, met,
       el("p", { class: "bar acts" }, jump ? el("button", { onclick: jump }, "Show in the timeline") : null, now.hang ? el("button", { onclick: () => goToSection("hang") }, "Stacks") : null, typed(type))),
@@ -61,7 +61,7 @@ const framesIn = (text) => [...text.matchAll(/^ *File "([^"]+)", line (\d+)(?:, 
 function tracebackOf(text, own, all) {
   if (!own.length) return el("pre", { tabindex: 0 }, text);
   return [el("div", { class: "frames" }, own.map((each) => el("div", { class: "frame mine" }, placeLink(each[0], each[1]), ` ${each[2]}`))),
-    el("details", { class: "small dim" }, el("summary", {}, all.length > own.length ? `the whole traceback, with ${count(all.length - own.length, "frame")} of libraries` : "the whole traceback"), el("pre", { tabindex: 0 }, text))];
+    el("details", { class: "small dim" }, el("summary", {}, all.length > own.length ? `the whole traceback, with ${count(all.length - own.length, "frame")} of libraries` : "the whole traceback"), el("pre", { tabindex: 0 }, text), copyButton(text))];
 }
 
 function checkProblem(now) {
@@ -97,6 +97,6 @@ function snippet(file, line, status, around = FIVE) {
   const source = sourceOf(file);
   if (!source) return el("p", { class: "mono dim" }, `${shortPath(file)}:${line}`);
   const from = Math.max(source.first, line - around), lines = source.lines.slice(from - source.first, line + around + 1 - source.first);
-  return [el("p", { class: "small dim" }, placeLink(file, line)), el("pre", { class: `source ${status}`, tabindex: 0, "aria-label": `${shortPath(file)}, line ${line}` }, lines.map((text, index) =>
+  return [el("p", { class: "small dim" }, el("span", {}, placeLink(file, line)), copyButton(`${shortPath(file)}:${line}`)), el("pre", { class: `source ${status}`, tabindex: 0, "aria-label": `${shortPath(file)}, line ${line}` }, lines.map((text, index) =>
     el("div", { class: from + index === line ? "at" : "" }, el("i", {}, String(from + index)), text)))];
 }

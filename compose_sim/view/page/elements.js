@@ -44,13 +44,16 @@ function ranges(numbers) {
 }
 
 // What can be typed, with a button that copies it.
-function typed(text) {
+const typed = (text) => el("span", { class: "typed" }, el("code", {}, text), copyButton(text));
+
+// A page that was opened as a file may not write into the clipboard: there, what is beside the button is selected and copied.
+function copyButton(text) {
   const button = el("button", { class: "copy", title: `Copy: ${text}`, "aria-label": `Copy: ${text}`, onclick: async () => {
-    try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(button.previousSibling); document.execCommand("copy"); }
+    try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(button.previousSibling || button.parentElement); document.execCommand("copy"); }
     button.textContent = "copied";
     setTimeout(() => { button.textContent = "copy"; }, 1500);
   } }, "copy");
-  return el("span", { class: "typed" }, el("code", {}, text), button);
+  return button;
 }
 
 // A sentence whose places, as `train.py, line 8` or `train.py:8`, lead to the source, and whose words between backticks are code.

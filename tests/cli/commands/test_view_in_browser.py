@@ -150,7 +150,9 @@ def test_the_cluster_shows_who_is_awaited_in_which_collective_while_the_run_goes
             assert tab.run("document.querySelectorAll('#picture .awaits').length") == 2
             assert not tab.run("run.now.hang")
             tab.wait_for("document.querySelector('#nav .pill.warn')")
-            assert "Rank 1 is at train.py, line 7." in tab.run("document.querySelector('#verdict .cause').textContent")
+            assert "Rank 1 is at train.py, line 7." in tab.run(
+                "document.querySelector('#verdict .cause span').textContent"
+            )
             assert tab.run("document.querySelector('#verdict .source .at').textContent").endswith('open("come").read()')
             stopped = int(tab.run("run.logs.find(([rank]) => rank === 2)[1]"))
             os.kill(stopped, signal.SIGSTOP)  # in the barrier
