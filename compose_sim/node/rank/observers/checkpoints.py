@@ -57,7 +57,7 @@ def _note_shards(context: RankContext, saved: Any) -> None:
                 found.append(name)
                 parts = max(parts, divided)
                 break
-    if found:
+    if 2 * len(found) >= sum(map(len, shards.values())) > 0:
         context.note(SavedShards(len(found), found[0], parts, place()))
 
 
@@ -68,7 +68,10 @@ def _shards() -> dict[tuple[int, ...], list[tuple[Any, int]]]:
         for each in (each for group in one.param_groups for each in group["params"] if hasattr(each, "placements")):
             sizes = [size for size, how in zip(each.device_mesh.mesh.shape, each.placements) if how.is_shard()]
             local = each.to_local().detach()
-            if local.numel() and tuple(local.shape) != tuple(each.shape):
+            is_constant = not local.numel() or bool(
+                (local == local.reshape(-1)[0]).all()
+            )  # as others are, such as biases
+            if not is_constant and tuple(local.shape) != tuple(each.shape):
                 found.setdefault(tuple(local.shape), []).append((local, prod(sizes)))
     return found
 

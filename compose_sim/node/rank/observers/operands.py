@@ -24,7 +24,7 @@ def kind_of(context: RankContext, operand: Any) -> str:
     known = _storages(context).get(operand.untyped_storage().data_ptr())
     if known or operand.numel() <= _MAX_METRIC or not operand.is_floating_point():
         return known or ""
-    if not operand.any():
+    if operand.element_size() > 1 and not operand.any():  # of the small types, torch knows no `any`
         return "zeros"
     if operand.dim() != 1:
         return ""
