@@ -109,7 +109,7 @@ def rank_times(tallies: Mapping[int, RankTally]) -> tuple[RankTimes, ...]:
 def _most_at(tally: RankTally) -> str:
     """Return `train.py, line 17`, if the samples of that line explain most of the time."""
     (file, line), seconds = max(tally.late_at.items(), key=lambda each: each[1], default=(("", 0), 0.0))
-    return f"{PurePath(file).name}, line {line}" if seconds > tally.held_up_s / 2 else ""
+    return f"{' '.join(PurePath(file).name.split())}, line {line}" if seconds > tally.held_up_s / 2 else ""
 
 
 def straggler_of(times: Sequence[RankTimes]) -> RankTimes | None:
