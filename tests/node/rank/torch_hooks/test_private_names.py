@@ -28,7 +28,7 @@ def words(text: str) -> set[str]:
 
 # Private, but not torch's: of Python, glibc and NumPy, and names that observers look for in modules of the script.
 OTHERS = words("""
-_exit _getframe _run_module_as_main _registry _IO_flush_all _wait_for_signals _worker_loop _initializing _remove
+_exit _getframe _current_frames _run_module_as_main _registry _IO_flush_all _wait_for_signals _worker_loop _initializing _remove
 _fields _enable _extra_reducers _collections_abc _send _selector _perform _absent_since _finish _members _absent
 _absent_at _sitebuiltins _mean _var _std _count _n _dict _saved_ _json _wait_for_attach
 """)
