@@ -151,9 +151,8 @@ def opening(tab: Tab, folder: Path) -> dict[str, float]:
     run.write_report(a_report(run="long", world_size=4))
     run.release()
     with ViewServer(run) as server:
-        process = multiprocessing.get_context("fork").Process(
-            target=server.serve_forever
-        )  # as `composesim view` is one
+        # As with `composesim view`, which is a process of its own
+        process = multiprocessing.get_context("fork").Process(target=server.serve_forever)
         process.start()
         began = time.monotonic()
         tab.open(server.address)

@@ -35,9 +35,8 @@ def main() -> None:
                 f"(() => {{ const at = {element}.getBoundingClientRect(); return [at.x, at.y + scrollY, at.width, {end} - at.y]; }})()"
             )
             clip = {"x": max(0, x - MARGIN), "y": y - MARGIN, "width": width + 2 * MARGIN}
-            clip["height"] = int(height) + MARGIN * (
-                1 if section == "timeline" else 2
-            )  # no line of text below the lanes
+            # No margin below the lanes: it would cut a line of text in half
+            clip["height"] = int(height) + MARGIN * (1 if section == "timeline" else 2)
         tab.picture(Path(picture), clip=clip)
 
 

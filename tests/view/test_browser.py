@@ -309,7 +309,8 @@ def test_a_narrow_step_of_other_code_has_no_color_of_the_little_that_is_known_of
 
 
 def test_a_straggler_is_shown_with_its_own_line(tab: Tab, tmp_path: Path) -> None:
-    times = RankTimes(rank=2, steps_s=4.0, data_s=0.0, collectives=40, last=40, late_s=2.0, straggler_score=0.5)
+    late = {"late_s": 2.0, "late_at": "train.py, line 5", "straggler_score": 0.5}
+    times = RankTimes(rank=2, steps_s=4.0, data_s=0.0, collectives=40, last=40, **late)
     tab.open(a_page(tmp_path, a_report(rank_times=(times,)), sources=[["train.py", 1, list("abcdefg")]]))
     tab.wait_for("document.querySelector('footer')")
 

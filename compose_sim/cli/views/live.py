@@ -217,7 +217,7 @@ class LiveListener(PlainListener):
 
 def _hang_line(event: Event, plan: Plan) -> str:
     """Return the diagnosis, and how long the run goes on; it is not told if that is no time."""
-    limit = plan.deadlock_timeout_s if event.data.get("final") else plan.hang_timeout_s
+    limit = plan.hang_limit_s(is_final=bool(event.data.get("final")))
     lasts = f"; the run stops if this lasts {format_seconds(limit)}" if limit and limit > plan.stall_s else ""
     return f"hang: {event.data.get('message')}{lasts}"
 

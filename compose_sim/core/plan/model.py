@@ -196,6 +196,10 @@ class Plan:
     choices: tuple[Choice, ...] = ()
     submit: tuple[str, ...] = ()  # options of the job, on a cluster
 
+    def hang_limit_s(self, *, is_final: bool) -> float | None:
+        """After how long without progress the run is stopped; None if never. `is_final` if nothing can end the hang."""
+        return self.deadlock_timeout_s if is_final else self.hang_timeout_s
+
     @property
     def initial_nodes(self) -> tuple[PlannedNode, ...]:
         """Return the nodes that the run starts with."""

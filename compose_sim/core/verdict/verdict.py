@@ -115,8 +115,8 @@ def reason_to_stop(state: ClusterState, plan: Plan, *, now: float) -> StopReason
     if deadlock:
         return StopReason(reason="hang", cause=deadlock)
     hang = find_hang(state, plan, now=now)
-    patience = plan.deadlock_timeout_s if hang and hang.is_final else plan.hang_timeout_s
-    if hang and patience and now - hang.t > patience:
+    limit = plan.hang_limit_s(is_final=hang.is_final) if hang else None
+    if hang and limit and now - hang.t > limit:
         return StopReason(reason="hang", cause=hang)
     return _failed_peers(state, plan, now=now) or _too_few_nodes(state, now=now)
 

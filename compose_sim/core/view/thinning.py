@@ -11,9 +11,8 @@ from compose_sim.core.view.page import Message
 _OF_A_PROBLEM = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|Traceback)\b|\w(?:Error|Exception|Warning)\b|^[EW]\d{4} "
 )
-_DECORATION = re.compile(
-    r"^(?:\x1b\[[0-9;]{0,20}m)?\[rank\d{1,9}\]: ?|\x1b\[[0-9;]{0,20}m"
-)  # colors, and torch's name of a rank
+# Colors, and torch's name of a rank
+_DECORATION = re.compile(r"^(?:\x1b\[[0-9;]{0,20}m)?\[rank\d{1,9}\]: ?|\x1b\[[0-9;]{0,20}m")
 _FIRST_LINES = 500  # of each rank
 MAX_POINTS = 1_000  # of one metric of one rank
 _GAP = -1  # instead of a rank: where lines are left out
@@ -28,11 +27,11 @@ def thin(message: Message, *, most_spans: int, most_points: int, most_log_bytes:
     lines = message["lines"][:: -(-len(message["lines"]) // most_spans) or 1]
     if stride > 1:
         left_out.append(f"The timeline shows every {stride}th step, and what took longer than 0.1 s.")
-    metrics = thinned_points(message["metrics"], most_points)
     logs, missing = _thinned_logs(message["logs"], most_log_bytes)
     if missing:
         left_out.append(f"{missing} lines of the logs are not in this file: they are in the folder of the run.")
     now = {**message["now"], "left_out": left_out, "lines_left_out": missing}
+    metrics = thinned_points(message["metrics"], most_points)
     return {**message, "now": now, "spans": spans, "lines": lines, "metrics": metrics, "logs": logs}
 
 

@@ -36,7 +36,7 @@ class Times:
             self._write_if_long()
 
     def at_line(self, at: Place) -> None:
-        """Record that the script is at a line now; the helper thread calls this, and what it loses to `write` is one sample."""
+        """Record that the script is at a line now; called by the helper thread, which may lose a sample to `write`."""
         now, lines = time.monotonic(), self._lines
         if lines and lines[-1][0] == at and now - lines[-1][2] < 2 * SAMPLE_EACH_S:
             lines[-1] = (at, lines[-1][1], now)
@@ -85,12 +85,11 @@ class Times:
             for what, began, ended, group, size, number in self._waits
         ]
         more = "" if self._steps else f',"queued":{_queued():.3f}'
-        if lines:
-            at = (
-                f"[{encoded(file)},{line},{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f}]"
-                for (file, line), began, ended in lines
-            )
-            more += f',"lines":[{",".join(at)}]'
+        at = [
+            f"[{encoded(file)},{line},{(began - zero) * 1e6:.0f},{(ended - began) * 1e6:.0f}]"
+            for (file, line), began, ended in lines
+        ]
+        more += f',"lines":[{",".join(at)}]' if at else ""
         fields = f'"step":{self._steps + 1},"began":{self._ahead + zero:.6f},"work":[{",".join(work)}]'
         self._observations.note_often(StepTimes, f'{fields},"waits":[{",".join(waits)}]{more}')
         self._work.clear()

@@ -75,10 +75,10 @@ function checkProblem(now) {
 function stragglerProblem(now) {
   const slow = now.straggler;
   if (!slow || openWait()) return null;
-  const worst = blamed().find((each) => each.late === slow.rank), own = worst && worst.place, place = own || (worst && (PLACE.exec(run.texts[worst.text]) || []).slice(1, 3)), steps = Math.max(1, stepsInOrder().length), each = slow.steps_s / steps;
-  return { text: `rank ${slow.rank} (${nodeOf(slow.rank)}) holds up the others: last in ${slow.last} of ${slow.collectives} collectives, ${seconds(slow.held_up_s / steps)} of each ${seconds(each)} step.${own ? ` While they wait, it is mostly at ${inWords(own)}.` : ""}`,
+  const worst = blamed().find((each) => each.late === slow.rank), own = PLACE.exec(`(${slow.late_at})`), place = own || (worst && PLACE.exec(run.texts[worst.text])), steps = Math.max(1, stepsInOrder().length), each = slow.steps_s / steps;
+  return { text: `rank ${slow.rank} (${nodeOf(slow.rank)}) holds up the others: last in ${slow.last} of ${slow.collectives} collectives, ${seconds(slow.held_up_s / steps)} of each ${seconds(each)} step.${own ? ` While they wait, it is mostly at ${slow.late_at}.` : ""}`,
     where: `If rank ${slow.rank} were as fast as the median, ${count(steps, "step")} would take ${seconds(slow.steps_s - slow.held_up_s)} instead of ${seconds(slow.steps_s)}.`,
-    place: place && place.length ? [place[0], Number(place[1])] : null, fix: own ? "Look at what this line does on this rank that it does not do on others: its data, its node, code under a condition on the rank." : place ? "Look at what only this rank does before this line: its data, its node, code under a condition on the rank." : "",
+    place: place && [place[1], Number(place[2])], fix: own ? "Look at what this line does on this rank that it does not do on others: its data, its node, code under a condition on the rank." : place ? "Look at what only this rank does before this line: its data, its node, code under a condition on the rank." : "",
     type: `composesim ${now.is_over ? "trace" : "profile"} ${now.run}`, jump: () => { const wait = longestWaits(1, slow.rank)[0]; if (wait) jumpTo(wait); } };
 }
 

@@ -6,17 +6,14 @@ const compared = { other: null };
 async function compareWith(name) {
   compared.other = null;
   if (name) {
-    const reader = (await ask(`/events?run=${encodeURIComponent(name)}`)).body.getReader(), decoder = new TextDecoder();
-    let rest = "", whole = null;  // before it, of long logs, comes a message with their end only
-    while (!whole) {
-      const { value, done } = await reader.read();
-      if (done) break;
-      const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
-      rest = parts.pop();
-      whole = parts.filter((each) => each.startsWith("data: ")).map((each) => JSON.parse(each.slice(6))).find((each) => !each.now.reading_bytes);
+    const reader = (await ask(`/events?run=${encodeURIComponent(name)}`)).body.getReader();
+    for await (const some of received(reader)) {
+      const whole = some.find((each) => !each.now.reading_bytes);  // before it, of long logs, comes a message with their end only
+      if (!whole) continue;
+      compared.other = { now: whole.now, metrics: whole.metrics };
+      break;
     }
     reader.cancel();
-    if (whole) compared.other = { now: whole.now, metrics: whole.metrics };
   }
   render();
   if (name) goToSection("compare");

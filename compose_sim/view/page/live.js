@@ -78,7 +78,8 @@ function banner(text, command) {
   place.replaceChildren(text, " ", command ? typed(command) : "");
 }
 
-async function messages(reader) {
+// The messages of a run, as many at a time as have arrived.
+async function* received(reader) {
   const decoder = new TextDecoder();
   let rest = [];  // pieces of a message that may have a hundred megabytes: they are joined once, at its end
   for (;;) {
@@ -89,7 +90,13 @@ async function messages(reader) {
     if (!piece.includes("\n")) continue;
     const parts = rest.join("").split("\n\n");
     rest = [parts.pop()];
-    for (const part of parts.filter((each) => each.startsWith("data: "))) take(JSON.parse(part.slice(6)));
+    yield parts.filter((each) => each.startsWith("data: ")).map((each) => JSON.parse(each.slice(6)));
+  }
+}
+
+async function messages(reader) {
+  for await (const some of received(reader)) {
+    for (const each of some) take(each);
     Object.assign(live, { heard: performance.now(), lost: false });
     if (run.now && !document.hidden) renderOnce();
   }

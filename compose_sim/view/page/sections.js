@@ -32,7 +32,7 @@ function overviewSection(now) {
   ].filter(Boolean);
   return el("section", { id: "overview" }, verdictCard(now),
     el("div", { class: "tiles" }, tiles.map(([name, value, more, link]) => el(link ? "a" : "div", { class: "tile", href: link }, el("b", {}, String(value)), el("span", {}, name + (more || ""))))),
-    nodesLine(now), historyCard(now), now.cause || now.hang ? null : now.is_over ? typeNext(...(stragglerProblem(now) ? [] : [`composesim trace ${now.run}`]), `composesim report --run ${now.run} --html ${now.run}.html`) : typeNext(`composesim logs --run ${now.run} --follow`));
+    nodesLine(now), historyCard(now), now.cause || now.hang ? null : now.is_over ? typeNext(...(now.straggler ? [] : [`composesim trace ${now.run}`]), `composesim report --run ${now.run} --html ${now.run}.html`) : typeNext(`composesim logs --run ${now.run} --follow`));
 }
 
 // Metrics have at least two values, loss and accuracy come first.

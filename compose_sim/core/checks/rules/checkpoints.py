@@ -86,8 +86,8 @@ def _shards_of_some(observed: Observed) -> Result | None:
         first = by_rank[min(by_rank)]
         if len(by_rank) < first.parts:
             return failed(
-                f"{ranks_text(sorted(by_rank))} saved only the own part of {format_count(first.count, 'parameter')}, {first.name} the "
-                f"first, which are divided into {first.parts}: the rest of the model is in no file",
+                f"only {ranks_text(sorted(by_rank))} saved a shard of {format_count(first.count, 'parameter')}, such as {first.name}, "
+                f"each of which is divided into {first.parts}: the rest of the model is in no file",
                 fix="Save whole tensors: call `value.full_tensor()` on all ranks before one of them saves, as "
                 "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` does; or let all ranks save with "
                 "torch.distributed.checkpoint.",

@@ -208,8 +208,8 @@ def _is_missed(case: Case, group: IssuingGroup, behind: Sequence[int], ahead: Se
         return True  # what followed their scripts failed or hung
     if case.verdict == "interrupted":
         return False
-    stands = {each.rank: each for each in case.stalls if not (each.waits_in or each.is_done)}
-    if case.verdict == "hung" and all(rank in stands for rank in behind):
+    elsewhere = {each.rank for each in case.stalls if not (each.waits_in or each.is_done)}
+    if case.verdict == "hung" and elsewhere.issuperset(behind):
         return False  # they are in code of their own, which the hang names, and may come after it
     cause = case.cause
     if cause and cause.kind == "exit" and cause.rank in behind:

@@ -144,10 +144,10 @@ def _compared(case: Case, copy: Result | None) -> Result:
 
 def _exchanged_nothing(found: Difference, exchange: Collective) -> Result:
     return failed(
-        f"after step {found.nth} {found} differs between ranks ({found.who}), and all that they exchange is zeros, "
-        f"{exchange.op}{where(exchange.at)} the first: nothing ever makes the weights equal",
-        fix="Compare the weights with a copy, `p.detach().clone()`: what only detaches shares the memory of the weights and changes "
-        "with them, so that the difference is zero.",
+        f"after step {found.nth} {found} differs between ranks ({found.who}), and they exchange only zeros, first in "
+        f"{exchange.op}{where(exchange.at)}: nothing makes the weights equal again",
+        fix="If the zeros are a difference to earlier weights, keep a copy of those: `p.detach().clone()`. Only detached, they share "
+        "the memory of the weights and change with them.",
         at=exchange.at,
         ranks=[rank for ranks in found.agreeing for rank in ranks],
     )

@@ -62,15 +62,13 @@ def _note_shards(context: RankContext, saved: Any) -> None:
 
 
 def _shards() -> dict[tuple[int, ...], list[tuple[Any, int]]]:
-    """Return what this rank holds of sharded parameters, by shape, with the number of parts."""
+    """Return what this rank holds of sharded parameters, by shape, with the number of parts; no constants: new biases are all alike."""
     found: dict[tuple[int, ...], list[tuple[Any, int]]] = {}
     for one, _ in tracked.optimizers.living():
         for each in (each for group in one.param_groups for each in group["params"] if hasattr(each, "placements")):
             sizes = [size for size, how in zip(each.device_mesh.mesh.shape, each.placements) if how.is_shard()]
             local = each.to_local().detach()
-            is_constant = not local.numel() or bool(
-                (local == local.reshape(-1)[0]).all()
-            )  # as others are, such as biases
+            is_constant = not local.numel() or bool((local == local.reshape(-1)[0]).all())
             if not is_constant and tuple(local.shape) != tuple(each.shape):
                 found.setdefault(tuple(local.shape), []).append((local, prod(sizes)))
     return found
