@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -104,10 +104,10 @@ class Session:
         self.plan = replace(self.plan, environment={**self.plan.environment, **variables})
 
     def add_mount(self, source: Path, name: str, *, read_only: bool = True) -> str:
-        """Let nodes read a folder of this machine, and return its path in the nodes."""
+        """Let nodes read a folder of this machine, and return its path in containers: `name` below composesim's folder, or absolute."""
         if self.plan.engine != "docker":
             return str(source)
-        mount = Mount(source=str(source), target=f"{CONTAINER_FOLDER}/{name}", read_only=read_only)
+        mount = Mount(source=str(source), target=str(PurePosixPath(CONTAINER_FOLDER, name)), read_only=read_only)
         self._mounts += (mount,)
         self.plan = self.plan.with_mounts(mount)
         return mount.target

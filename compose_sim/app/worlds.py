@@ -31,6 +31,9 @@ class World:
 
     folder: Path
     left_out: list[str] = field(default_factory=list)  # checkpoints of the user's, below the project
+    replaced: dict[str, Path] = field(
+        default_factory=dict
+    )  # folder of the user's -> the empty one that the runs see instead
 
     @property
     def project(self) -> Path:
@@ -45,7 +48,7 @@ class World:
     def sizes(self) -> dict[str, int]:
         """Return the files and their bytes, by absolute path without links."""
         found: dict[str, int] = {}
-        for root in (self.project, self.shared):
+        for root in (self.project, self.shared, *self.replaced.values()):
             for folder, _, names in os.walk(os.path.realpath(root)):
                 for name in names:
                     path = os.path.join(folder, name)  # noqa: PTH118 - many files
@@ -65,14 +68,18 @@ class World:
         return replace(moved, folder=self.project, program=None)
 
 
-def make_world(project: Path, folder: Path, *, without: Collection[str] | None = None) -> World:
+def make_world(
+    project: Path, folder: Path, *, without: Collection[str] | None = None, replacing: Collection[str] = ()
+) -> World:
     """
     Copy the project, `without` these files (paths without links), or without what looks like checkpoints; and without runs and caches.
 
-    A folder of which no file is copied is left out too, unless it is empty. Raises SpecError if the project is too large.
+    A folder of which no file is copied is left out too, unless it is empty. Raises SpecError if the project is too large. There is an
+    empty folder for each one that it is `replacing`.
     """
-    world = World(folder)
-    world.shared.mkdir(parents=True)
+    world = World(folder, replaced={each: folder / f"replaced-{n}" for n, each in enumerate(replacing, 1)})
+    for own in (world.shared, *world.replaced.values()):
+        own.mkdir(parents=True)
     chosen = [*_files(project, world, without)]
     size = sum(path.stat().st_size for path, _ in chosen if path.is_file() and not path.is_symlink())
     if size > _MOST:

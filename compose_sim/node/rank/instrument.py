@@ -39,6 +39,9 @@ def begin(events: EventLog, *, first: bool) -> None:
     """Begin to observe this process as a rank. The `first` rank of a node also emits the versions of the libraries."""
     global _first
     _first = first
+    for observer in OBSERVERS:  # before this process has other threads
+        if hasattr(observer, "enter"):
+            observer.enter()
     names = (events.folder, events.node, events.rank or 0, events.generation or 0)
     context = RankContext(
         events=events,

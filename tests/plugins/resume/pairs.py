@@ -112,6 +112,24 @@ PAIRS = (
         "emergency-checkpoint",
         ("    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"),
     ),
+    _wrong(
+        "numbered.py",
+        "off-by-one",
+        ("                save(model, optimizer, step)", "                save(model, optimizer, step + 1)"),
+        name="named-one-later",
+        options=("--interrupt", "sigkill"),
+    ),
+    _wrong(
+        "numbered.py",
+        "random",
+        (
+            "    data = TensorDataset(torch.randn(96, 8), torch.randn(96, 1))\n",
+            '    names = list({f"file-{number}" for number in range(96)})\n'
+            "    inputs = torch.tensor([[float(ord(letter)) for letter in name.ljust(8)] for name in names]) / 100\n"
+            "    data = TensorDataset(inputs, torch.randn(96, 1))\n",
+        ),
+        name="order-of-a-set",
+    ),
     Pair(name="numbered-killed-while-saving", script="numbered.py", options=("--mid-save",)),
     _wrong(
         "numbered.py",

@@ -13,9 +13,9 @@ import pytest
 from tests.plugins.resume.pairs import PAIRS, Pair, write
 
 
-def check_resume(folder: Path, *words: str) -> dict[str, Any]:
+def check_resume(folder: Path, *words: str, engine: str = "local") -> dict[str, Any]:
     """Return the report of `check --resume`."""
-    command = [sys.executable, "-m", "compose_sim", "check", "--resume", "--engine", "local", "--json", *words]
+    command = [sys.executable, "-m", "compose_sim", "check", "--resume", "--engine", engine, "--json", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,21 @@ from compose_sim.app.listener import Listener, ProgressListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
+from compose_sim.core.checks import where
+from compose_sim.core.checks.source import uses_hashes
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.plan.model import CONTAINER_FOLDER, NODE_HASHES
+from compose_sim.core.plan.mounts import hides_system, is_private
 from compose_sim.core.report.report import CheckResult, Report
 from compose_sim.core.text import format_count
-from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.record import read_observed
 from compose_sim.engine.run_folder.safe_files import SafeFolder
-from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.errors import SpecError
 from compose_sim.plugins.resume.core.checkpoints import (
+    SUFFIXES,
     Checkpoint,
     Interruption,
     choose_interruption,
@@ -37,9 +41,9 @@ from compose_sim.plugins.resume.core.checkpoints import (
 from compose_sim.plugins.resume.core.evidence import ID, Ending, ThreeRuns
 from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
+from compose_sim.plugins.resume.core.script_options import ScriptOption, resuming_option, saving_interval
 from compose_sim.plugins.resume.core.trajectory import read_run
 
-_SWITCHES = ("--resume", "--auto-resume", "--auto_resume", "--continue")
 _GRACE_S = 10.0
 _WORLDS = "resume"  # in the hidden folder of the project
 _RESUMED = "resumed"  # what the third run is
@@ -65,8 +69,11 @@ class ResumedRun:
         """Run, interrupt, start again and judge; the copies of the project are deleted at the end."""
         session = self._session
         _check_place(session.request)
+        replaced = [_checked_folder(self._project, each) for each in self._options.checkpoint_folder]
         try:
-            one, other = (make_world(self._project, self._folder / name) for name in ("whole", "interrupted"))
+            one, other = (
+                make_world(self._project, self._folder / name, replacing=replaced) for name in ("whole", "interrupted")
+            )
             if one.left_out:
                 listed = ", ".join(one.left_out[:3]) + (" …" if len(one.left_out) > 3 else "")
                 self._listener.progress(f"The runs do not see your checkpoints: {listed}")
@@ -93,8 +100,10 @@ class ResumedRun:
             return _inconclusive(
                 report, f"the script made {format_count(steps, 'optimizer step')}: there is nothing to resume"
             )
-        sizes = one.sizes()
+        sizes = self._sizes(one)
         checkpoints = find_checkpoints(observed, sizes, least=least_size(observed))
+        if outside := self._outside(one, checkpoints):
+            return _inconclusive(report, outside)
         interruption = choose_interruption(checkpoints, steps, self._options.at_step)
         torn = choose_torn(checkpoints, steps, sizes) if self._options.mid_save else None
         if torn:
@@ -118,10 +127,12 @@ class ResumedRun:
             interruption=interruption,
             ending=ending,
             cut=cut,
-            script=str(self._session.request.spec.script or self._session.request.spec.module),
-            switch="" if arguments else self._switch(),
+            script=self._script,
+            switch=self._resuming.name if self._resuming and not arguments else "",
+            interval=saving_interval(self._session.sources.values(), self._session.request.spec.args),
             torn=Path(torn[1]).name if torn else "",
             copied=copied,
+            has_other_hashes=self._has_hash_seeds,
         )
         judgement = judge(evidence)
         if judgement.status == "inconclusive":
@@ -133,9 +144,8 @@ class ResumedRun:
     ) -> dict[str, Any]:
         """Return what the ranks of the second run are told: its files are those of the first one, in another folder."""
         files = interruption.checkpoint.files if interruption.checkpoint else ()
-        expected = {
-            path.replace(str(one.folder), str(other.folder)): int(0.9 * sizes[path]) for path in files if path in sizes
-        }
+        there = {path: self._path_in(other, path, of=one) for path in files if path in sizes}
+        expected = {there[path]: int(0.9 * sizes[path]) for path in there}
         signal = "KILL" if self._options.interrupt == "sigkill" else "TERM"
         return {"interrupt": {"step": interruption.step, "signal": signal, "grace": _GRACE_S, "files": expected}}
 
@@ -173,41 +183,74 @@ class ResumedRun:
         """Return a session of the script in a world."""
         request = self._request_in(world, arguments, resumes=resumes)
         run = Session(request, name=name, folder=folder, engine=engine)
-        run.add_environment(**{SETTINGS: json.dumps(settings)})
-        run.add_environment(COMPOSESIM_SHARED=run.add_mount(world.shared, "files-of-run", read_only=False))
+        seen = self._seen(world)
+        for own, path in seen.items():
+            run.add_mount(Path(own), path, read_only=False)
+        if run.plan.engine != "docker" and world.replaced:
+            settings = {**settings, "folders": {path: str(own) for path, own in world.replaced.items()}}
+        settings = {**settings, "roots": [str(world.project), *seen.values()], "suffixes": SUFFIXES}
+        run.add_environment(**{SETTINGS: json.dumps(settings), "COMPOSESIM_SHARED": seen[str(world.shared)]})
+        if (
+            self._has_hash_seeds
+        ):  # so that the first two runs can be compared; the third has another one, as any new process
+            run.add_environment(**{NODE_HASHES: "1", "PYTHONHASHSEED": "2" if resumes else "1"})
         return run
+
+    @cached_property
+    def _has_hash_seeds(self) -> bool:
+        plan, name = self._session.plan, "PYTHONHASHSEED"
+        is_given = name in plan.environment or (plan.engine == "local" and name in os.environ)
+        return not is_given and uses_hashes(self._session.sources)
+
+    def _seen(self, world: World) -> dict[str, str]:
+        """Return the folders of a world that nodes see under other paths."""
+        is_docker = self._session.plan.engine == "docker"
+        shared = f"{CONTAINER_FOLDER}/files-of-run" if is_docker else str(world.shared)
+        return {str(world.shared): shared, **{str(own): folder for folder, own in world.replaced.items()}}
+
+    def _sizes(self, world: World) -> dict[str, int]:
+        """Return the bytes of files by the paths that nodes see."""
+        return {self._in_nodes(world, path): size for path, size in world.sizes().items()}
+
+    def _in_nodes(self, world: World, path: str) -> str:
+        own = {os.path.realpath(each): there for each, there in self._seen(world).items()}
+        return next((there + path[len(each) :] for each, there in own.items() if path.startswith(each + "/")), path)
+
+    def _path_in(self, world: World, path: str, *, of: World) -> str:
+        """Return the path in nodes of the same file in another world."""
+        return path.replace(os.path.realpath(of.folder), os.path.realpath(world.folder))
+
+    def _outside(self, world: World, checkpoints: Sequence[Checkpoint]) -> str:
+        """Return why the runs would see each other's checkpoints, or lose them; "" if all are in the copies."""
+        roots = tuple(f"{os.path.realpath(each)}/" for each in (str(world.project), *self._seen(world).values()))
+        named = [(path, each.at) for each in checkpoints for path in each.files if not path.startswith(roots)]
+        if not named:
+            return ""
+        path, at = named[0]
+        folder = os.path.commonpath([Path(each).parent for each, _ in named])
+        return (
+            f"it saves '{path}'{where(at)} outside of the copies of the project, where the runs meet each other's files. "
+            f"Try: composesim check --resume --checkpoint-folder {folder} {self._script}"
+        )
+
+    @property
+    def _script(self) -> str:
+        return str(self._session.request.spec.script or self._session.request.spec.module)
 
     def _request_in(self, world: World, arguments: tuple[str, ...], *, resumes: bool) -> Request:
         request = self._session.request
         return world.request(request, *arguments).with_spec(**_size(self._options.world, resumes, request))
 
     def _resume_arguments(self) -> tuple[str, ...]:
-        given = self._options.resume_args
+        given, option = self._options.resume_args, self._resuming
         if given is not None:
             return tuple(shlex.split(given))
-        switches = [name for name, is_switch in self._options_of_script() if is_switch]
-        return (switches[0],) if switches and switches[0] not in self._session.request.spec.args else ()
+        is_missing = option and option.is_switch and option.name not in self._session.request.spec.args
+        return (option.name,) if option and is_missing else ()
 
-    def _switch(self) -> str:
-        return next((name for name, _ in self._options_of_script()), "")
-
-    def _options_of_script(self) -> list[tuple[str, bool]]:
-        """Return the options of the script that seem to resume, and whether each is a switch."""
-        script = self._session.request.spec.script
-        try:
-            tree = ast.parse(read_project_file(self._project / script, self._project)) if script else None
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, ComposesimError):
-            tree = None
-        found = []
-        for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-                names = [each.value for each in node.args if isinstance(each, ast.Constant)]
-                name = next((each for each in names if isinstance(each, str) and each.startswith("--")), "")
-                action = next((each.value for each in node.keywords if each.arg == "action"), None)
-                if name in _SWITCHES or name.startswith(("--resume", "--load-checkpoint", "--restore")):
-                    is_switch = isinstance(action, ast.Constant) and action.value == "store_true"
-                    found.append((name, is_switch and name in _SWITCHES))
-        return found
+    @cached_property
+    def _resuming(self) -> ScriptOption | None:
+        return resuming_option(self._session.sources.values())
 
     def _restored(self, report: Report) -> Report:
         """Return the report with the paths of the project in the place of those of its copies."""
@@ -249,6 +292,19 @@ def _reverse_times(paths: list[Path]) -> bool:
     for path, time in zip(ordered, reversed(times), strict=True):
         os.utime(path, ns=(time, time))
     return len(set(times)) > 1
+
+
+def _checked_folder(project: Path, folder: str) -> str:
+    """Return the path without links of a folder that the runs see empty; raise SpecError if that cannot be."""
+    path = Path(os.path.realpath(project / folder))
+    if not path.is_dir():
+        raise SpecError(f"the checkpoint folder '{folder}' does not exist", hint=f"mkdir -p {shlex.quote(str(path))}")
+    if project.resolve().is_relative_to(path) or is_private(str(path)) or hides_system(str(path)):
+        raise SpecError(
+            f"the checkpoint folder '{folder}' holds more than checkpoints",
+            hint="name the folder that the script saves into",
+        )
+    return str(path)
 
 
 def _check_place(request: Request) -> None:

@@ -54,13 +54,21 @@ def _without_a_sign(evidence: ThreeRuns) -> Judgement:
     saved = why or f"the first run had saved {_saved(evidence.interruption)}"
     text = f"it does not resume: it started at step 0 and read no file that the first run wrote ({saved})"
     if why:
-        again = f"composesim check --resume {evidence.script} --checkpoint-every 5"
-        text += f". Save checkpoints more often, or train longer, with options of the script, such as: {again}"
+        text += f". {_save_earlier(evidence)}"
         return Judgement(status="inconclusive", text=text)
     fix = "Load the newest checkpoint when the script starts"
     if evidence.switch:
         fix = f"If it needs an option to resume: composesim check --resume --resume-args='{evidence.switch} …' {evidence.script}"
     return _failed(MissingState(missing="not-resumed", step=1, text=text, fix=fix, at=evidence.interruption.at))
+
+
+def _save_earlier(evidence: ThreeRuns) -> str:
+    option = evidence.interval
+    if option is None:
+        return "Let it save a checkpoint in the middle of the run, or train longer"
+    fewer = 1 if "epoch" in option.name else max(1, evidence.interruption.step * 2 // 3)
+    has = f"{option.name} is {option.value}" if option.value else f"It has {option.name}"
+    return f"{has}. Try: composesim check --resume {evidence.script} {option.name} {fewer}"
 
 
 def _failed(finding: MissingState) -> Judgement:

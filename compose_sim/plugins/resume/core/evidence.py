@@ -13,6 +13,7 @@ from compose_sim.core.report.tracebacks import innermost_line
 from compose_sim.node.records.record import Place
 from compose_sim.plugins.resume.core.checkpoints import Interruption
 from compose_sim.plugins.resume.core.findings import MissingState
+from compose_sim.plugins.resume.core.script_options import ScriptOption
 
 ID = "resume"
 Status = Literal["passed", "failed", "inconclusive"]
@@ -53,7 +54,9 @@ class ThreeRuns:
     cut: Ending = field(default_factory=lambda: Ending(verdict="failed"))  # of the interrupted one
     script: str = "the script"
     switch: str = ""  # an option of the script that seems to resume, and was not given
+    interval: ScriptOption | None = None  # that says after how many steps it saves
     torn: str = ""  # the file that was being written when the run was killed
+    has_other_hashes: bool = False  # whether the resumed run has another seed of Python's hashes than the others
     copied: bool = False  # whether files were given other time stamps in between
 
 

@@ -21,6 +21,10 @@ from compose_sim.plugins.resume.core.reshape import compare_samples, gathered
 from compose_sim.plugins.resume.core.trajectory import names_of, read_run
 
 _OF_WORKERS = ("DataLoader worker", "/torch/utils/data/", "/multiprocessing/")  # in a traceback
+_MAY_BE_HASHES = ("random", "sampler-epoch", "unknown")
+_OTHER_HASHES = (
+    "Python's hashes had another seed than before, as in each new process: sets of strings have another order"
+)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -59,7 +63,10 @@ def judge(evidence: ThreeRuns) -> Judgement:
         findings.append(broken_off(evidence, moves, found.step + made + 1))
     missing = tuple(_concluded(first_of(findings), moves))
     if missing:
-        return Judgement(status="failed", text=_failure(missing, found, moves), findings=missing)
+        text = _failure(missing, found, moves)
+        if evidence.has_other_hashes and missing[0].missing in _MAY_BE_HASHES:
+            text += f". {_OTHER_HASHES}"
+        return Judgement(status="failed", text=text, findings=missing)
     if is_reshaped:
         return _reshaped(evidence, found, moves, change)
     return _without_findings(reference, found, moves, len([*pairs(reference, resumed, found.step)]), shifted)
@@ -164,12 +171,16 @@ def _failure(missing: Sequence[MissingState], found: Alignment, moves: Moves) ->
         f"{each.missing}: step {each.step}: {f'{ranks_of(each.ranks)}: ' if each.ranks else ''}{each.text}"
         for each in missing
     ]
-    return f"{'; also '.join(shown)}. {_went_on(found, moves)}; what differs later is a consequence"
+    is_off = any(each.missing == "off-by-one" for each in missing)
+    return f"{'; also '.join(shown)}. {_went_on(found, moves, is_off=is_off)}; what differs later is a consequence"
 
 
-def _went_on(found: Alignment, moves: Moves) -> str:
+def _went_on(found: Alignment, moves: Moves, *, is_off: bool = False) -> str:
     files = moves.names
-    return f"It went on after step {found.step}" + (f" from {files}" if files else "")
+    named = {int(each) for path in moves.own_names for each in _NUMBER.findall(path)} if is_off else set()
+    wrong = next((each for each in sorted(named) if abs(each - found.step) == 1), None)
+    holds = f": the checkpoint named {wrong} holds step {found.step}" if wrong is not None else ""
+    return f"It went on after step {found.step}" + (f" from {files}" if files else "") + holds
 
 
 def _reshaped(evidence: ThreeRuns, found: Alignment, moves: Moves, change: str) -> Judgement:

@@ -77,16 +77,19 @@ class Moves:
 
     def loaded_paths(self) -> set[str]:
         """Return the files of the interrupted run that the resumed run loaded or read."""
-        loaded = {each.path for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded}
-        return loaded | {each.path for each in self.read_files()}
+        return {*_loaded(self.resumed), *(each.path for each in self.read_files())}
 
     @property
     def names(self) -> str:
-        """The files that were loaded."""
-        loaded = (each.path for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded)
-        paths = [path for path in (*loaded, *(each.path for each in self.read_files())) if path]
-        names = [*dict.fromkeys(path.rpartition("/")[2] for path in paths)]
-        return ", ".join(names[:2]) + (" …" if len(names) > 2 else "")
+        """The first of the files that were loaded."""
+        return ", ".join(self.own_names[:2]) + (" …" if len(self.own_names) > 2 else "")
+
+    @cached_property
+    def own_names(self) -> list[str]:
+        """The files that were loaded, without those that the interrupted run had begun with, such as pretrained weights."""
+        given = {*_loaded(self.interrupted)} - self._written
+        found = (*_loaded(self.resumed), *(each.path for each in self.read_files()))
+        return [*dict.fromkeys(path.rpartition("/")[2] for path in found if path and path not in given)]
 
     def is_saved(self, missing: str) -> bool | None:
         """Whether a key of what was saved names this state; None if no keys are known."""
@@ -110,3 +113,7 @@ class Moves:
         if missing != "accumulation" and missing != "buffers" and self.is_saved(missing):
             return f"The checkpoint holds it: {_FIXES[missing][0].lower()}{_FIXES[missing][1:]}"
         return _FIXES[missing]
+
+
+def _loaded(observed: Observed) -> list[str]:
+    return [each.path for each in observed.of(StateMoved) if each.kind_of_state == "file" and each.loaded]

@@ -29,6 +29,11 @@ class ResumeOptions(BaseModel):
     mid_save: Annotated[bool, Flag("resume")] = Field(
         False, description="Kill the script while it writes a checkpoint, when half of a file is on disk."
     )
+    checkpoint_folder: Annotated[tuple[str, ...], Flag("resume", "DIR")] = Field(
+        (),
+        description="A folder outside of the project that the script saves into: each run gets an empty one in its place.",
+        examples=["/data/checkpoints"],
+    )
     world: Annotated[
         Annotated[str, Field(pattern=r"^[0-9]{1,4}:[0-9]{1,4}$")] | None, Flag("resume", "N:M", unset="the same")
     ] = Field(None, description="Run with N ranks, and start again with M.", examples=["4:2"])

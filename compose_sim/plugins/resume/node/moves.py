@@ -47,6 +47,8 @@ def _save(context: RankContext, call: points.TorchCall) -> points.Steps:
         (value for name in ("obj", "state_dict", "tensors", "model") if (value := call.value(name)) is not None), None
     )
     names = _names(saved)
+    if path and "resume.refuse" in context.memory:
+        context.memory["resume.refuse"](path)
     interruption.may_tear(context, watched, path)
     yield
     _note(context, "file", path=path, names=names, loaded=False, seconds=time.monotonic() - began)

@@ -23,6 +23,7 @@ from ....node.rank.torch_hooks import features, points, updates_by_hand
 from ....node.records.resumption import HeldState, HeldTensor, HeldTensors, SeenBatch, When
 from . import interruption, moves
 from .holdings import Holdings, sketch
+from .private_folders import guard, replace_folders
 from .randoms import random_states
 
 SETTINGS = "COMPOSESIM_RESUME"  # a variable: JSON, see `compose_sim/plugins/resume/core/options.py`
@@ -54,11 +55,24 @@ def install() -> None:
     features.WITHOUT["resume"] = "the state of steps is not recorded"
 
 
+def enter() -> None:
+    """Let the rank see its own folders in the place of the user's, or end it."""
+    folders = _read_settings().get("folders", {})
+    try:
+        replace_folders(folders) if folders else None
+    except OSError as error:
+        raise SystemExit(
+            f"composesim: {', '.join(folders)} cannot be replaced for this process: {error.strerror}. Try: --engine docker"
+        ) from None
+
+
 def begin(context: RankContext) -> None:
-    settings = json.loads(os.environ.get(SETTINGS) or "{}")
+    settings = _read_settings()
     if not settings:
         return
     context.memory[_STATE] = Watched(settings)
+    if "roots" in settings:
+        context.memory["resume.refuse"] = guard(settings["roots"], settings["suffixes"])
     points.BATCH_TAKEN.subscribe(_take)
     points.MODULE_CALLED.subscribe(_module_called)
     points.BACKWARD.subscribe(_backward)
@@ -77,6 +91,11 @@ def end(context: RankContext) -> None:
     optimizer = watched.optimizer() if watched is not None and watched.optimizer is not None else None
     if watched is not None and optimizer is not None:
         _note(context, watched, optimizer, "end")
+
+
+def _read_settings() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(os.environ.get(SETTINGS) or "{}")
+    return found
 
 
 def _made(context: RankContext, call: points.TorchCall) -> None:

@@ -1,0 +1,73 @@
+"""Check scripts that save outside of the project: their folder is replaced, or nothing in it changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plugins.resume.pairs import SCRIPTS
+from tests.plugins.resume.test_pairs import check_resume
+
+RANKS = ("--nodes", "1", "--nproc-per-node", "2")
+
+
+def write(project: Path, saved: Path) -> None:
+    """Write a script that saves into a folder that it names itself."""
+    project.mkdir()
+    saved.mkdir()
+    text = (SCRIPTS / "by_epoch.py").read_text()
+    named = 'Path(os.environ["COMPOSESIM_SHARED"])'
+    assert named in text
+    (project / "train.py").write_text(text.replace(named, f"Path({str(saved)!r})"))
+
+
+@pytest.mark.train
+def test_each_run_gets_an_empty_folder_in_the_place_of_the_one_it_saves_into(tmp_path: Path) -> None:
+    project, saved = tmp_path / "project", tmp_path / "saved"
+    write(project, saved)
+    (saved / "latest.txt").write_text("epoch-9, of the user")
+
+    report = check_resume(project, *RANKS, "--checkpoint-folder", str(saved), "train.py")
+
+    assert report["verdict"] == "passed", report["checks"]
+    assert {each.name: each.read_text() for each in saved.iterdir()} == {"latest.txt": "epoch-9, of the user"}
+
+
+@pytest.mark.train
+def test_the_runs_do_not_meet_in_a_folder_that_is_not_replaced(tmp_path: Path) -> None:
+    project, saved = tmp_path / "project", tmp_path / "saved"
+    write(project, saved)
+
+    report = check_resume(project, *RANKS, "train.py")
+
+    assert report["verdict"] == "inconclusive"
+    assert f"--checkpoint-folder {saved} train.py" in json.dumps(report)
+
+
+@pytest.mark.train
+def test_a_checkpoint_of_the_user_is_not_overwritten(tmp_path: Path) -> None:
+    project, saved = tmp_path / "project", tmp_path / "saved"
+    write(project, saved)
+    (saved / "epoch-0").mkdir()
+    own = saved / "epoch-0" / "state.pt"
+    own.write_text("the user's")
+
+    report = check_resume(project, *RANKS, "train.py")
+
+    assert report["verdict"] == "failed"
+    assert str(own) in report["cause"]["message"]
+    assert own.read_text() == "the user's"
+
+
+@pytest.mark.docker
+@pytest.mark.train
+def test_nodes_in_containers_share_the_folder(tmp_path: Path) -> None:
+    project, saved = tmp_path / "project", tmp_path / "saved"
+    write(project, saved)
+
+    report = check_resume(project, "--nodes", "2", "--checkpoint-folder", str(saved), "train.py", engine="docker")
+
+    assert report["verdict"] == "passed", report["checks"]
+    assert [*saved.iterdir()] == []
