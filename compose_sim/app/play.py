@@ -13,11 +13,12 @@ from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepR
 from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import ScenarioPlayer
-from compose_sim.core.scenarios.scenario import Scenario, parse_scenario
+from compose_sim.core.scenarios.scenario import EXPECTATIONS, Scenario, parse_scenario
 from compose_sim.core.text import did_you_mean
 from compose_sim.engine.project_files import read_settings
 from compose_sim.engine.protocol import Engine
 from compose_sim.errors import ComposesimError, SpecError
+from compose_sim.plugins.registry import built_in
 
 
 def play(session: Session, scenario: Scenario, listener: Listener, *, name: str, seed: int) -> Report:
@@ -27,11 +28,20 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
     Raises SpecError if a step makes no sense for the plan.
     """
     player = ScenarioPlayer(scenario, session.plan, seed=seed)
+    others = {
+        each: built_in(EXPECTATIONS)[each.name].load()
+        for each in scenario.expect
+        if each.name in built_in(EXPECTATIONS)
+    }
+    for module in others.values():
+        session.add_environment(**module.RECORDS)
     with session.running(listener, player=player):
         report = session.report
         left = None if session.plan.keep else _what_is_left(session.engine, session.name)
         played = player.outcomes()
-        results = judge_scenario(scenario, FinishedRun(events=tuple(player.events), report=report, left=left), played)
+        run = FinishedRun(events=tuple(player.events), report=report, left=left)
+        found = {each.name: getattr(module, each.name)(each.wanted, session) for each, module in others.items()}
+        results = judge_scenario(scenario, run, played, found)
         steps = (ScenarioStepReport(step=each.number, times=each.times, refused=each.refused) for each in played)
         of_scenario = ScenarioReport(
             name=name, seed=seed, steps=tuple(steps), run_verdict=report.verdict, run_exit_code=report.exit_code

@@ -27,9 +27,11 @@ from compose_sim.core.request.validation_errors import error_in_file, problems_o
 from compose_sim.core.request.yaml_source import KeyPath, read_yaml
 from compose_sim.core.text import did_you_mean
 from compose_sim.core.verdict.verdict import EXIT_CODES
-from compose_sim.plugins.registry import find
+from compose_sim.plugins.registry import built_in, find
 
 ANY = "any"
+EXPECTATIONS = "composesim.expectations"  # of plug-ins: a module with a function of the name, and RECORDS for the nodes
+OF_PLUG_INS = ("state_continuous",)
 
 
 def _one_or_more(value: Any) -> Any:
@@ -173,6 +175,9 @@ class Expectation(BaseModel):
     loss_continuous: Share | None = Field(
         None, description="How much the loss at a step may change across a restart, as a share of the first loss"
     )
+    state_continuous: bool | None = Field(
+        None, description="What is repeated after a restart has the same samples, settings, random numbers and tensors"
+    )
     world_sizes: Annotated[tuple[Whole, ...], BeforeValidator(_one_or_more)] | None = Field(
         None, description="World sizes of the rounds in order, such as [4, 3, 4]"
     )
@@ -193,6 +198,8 @@ class Expectation(BaseModel):
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("an entry has exactly one expectation, such as recovered_within: 3s")
+        if given[0] in OF_PLUG_INS and given[0] not in built_in(EXPECTATIONS):
+            raise ValueError(f"{given[0]} needs a plug-in that is not there")
         return self
 
     @property

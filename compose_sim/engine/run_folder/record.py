@@ -222,6 +222,16 @@ def read_observed(
     return Observed(ranks=ranks)
 
 
+def read_rounds(folder: Path) -> list[Observed]:
+    """Return what the ranks observed in each round of the run, in order."""
+    numbers = {
+        PurePath(name).stem.rpartition(".")[2] for name in files_of_nodes(SafeFolder(folder), "observations", ".jsonl")
+    }
+    return [
+        read_observed(folder, generation=each) for each in sorted(int(each) for each in numbers if each.isdecimal())
+    ]
+
+
 def read_logs(folder: Path, events: list[Event], state: ClusterState | None = None) -> dict[int, tuple[str, ...]]:
     """
     Return what each rank printed in the last round, by line, up to _MAX_PRINTED bytes.

@@ -234,13 +234,19 @@ _OF_THE_END = ("exit_code", "verdict")  # a scenario with one of these says what
 _THE_RUN = "run"  # otherwise the run must pass
 
 
-def judge_scenario(scenario: Scenario, run: FinishedRun, played: Iterable[StepOutcome]) -> list[ExpectationResult]:
+def judge_scenario(
+    scenario: Scenario, run: FinishedRun, played: Iterable[StepOutcome], others: Mapping[str, Evaluation] | None = None
+) -> list[ExpectationResult]:
     """
-    Judge every expectation of a scenario.
+    Judge every expectation of a scenario; `others` are those that plug-ins have judged.
 
     Every scenario also expects that its steps were played, and that the run passes unless it expects another end.
     """
-    results = [_result(each.name, wanted_words(each), _JUDGES[each.name](each.wanted, run)) for each in scenario.expect]
+    found = others or {}
+    results = [
+        _result(each.name, wanted_words(each), found.get(each.name) or _JUDGES[each.name](each.wanted, run))
+        for each in scenario.expect
+    ]
     if not any(each.name in _OF_THE_END for each in scenario.expect):
         results.append(_result(_THE_RUN, PASSED, verdict(PASSED, run)))
     return [*_unplayed(played), *results]

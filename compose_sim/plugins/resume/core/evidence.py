@@ -57,6 +57,7 @@ class ThreeRuns:
     interval: ScriptOption | None = None  # that says after how many steps it saves
     torn: str = ""  # the file that was being written when the run was killed
     has_other_hashes: bool = False  # whether the resumed run has another seed of Python's hashes than the others
+    is_one_run: bool = False  # whether these are rounds of one run, of which the first two are the same one
     copied: bool = False  # whether files were given other time stamps in between
 
 

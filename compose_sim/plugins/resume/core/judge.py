@@ -25,6 +25,10 @@ _MAY_BE_HASHES = ("random", "sampler-epoch", "unknown")
 _OTHER_HASHES = (
     "Python's hashes had another seed than before, as in each new process: sets of strings have another order"
 )
+_NOTHING_REPEATED = (
+    "a round began with parameters that no step of the round before began with, so it repeated nothing: "
+    "let the fault come a few steps after a checkpoint"
+)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -36,7 +40,7 @@ def judge(evidence: ThreeRuns) -> Judgement:
         runs = [gathered(each) for each in runs]
     reference, resumed = make_reference(runs[0], runs[1]), runs[2]
     checkpoints = find_checkpoints(evidence.interrupted, {}, least=1 << 62)
-    is_over = not evidence.ending.is_failure
+    is_over = not (evidence.ending.is_failure or evidence.is_one_run)
     moves = Moves(interrupted=evidence.interrupted, resumed=evidence.resumed, checkpoint=None, is_over=is_over)
     if not any(each.states for each in resumed.values()):
         return without_steps(evidence, moves, reference)
@@ -44,7 +48,12 @@ def judge(evidence: ThreeRuns) -> Judgement:
     newest_first = sorted(checkpoints, key=lambda each: (not read & {*each.files}, -each.step))
     likely = [each.step for each in newest_first]
     found = align(reference, resumed, likely=likely)
-    if found is None or (found.step == 0 and 0 not in likely[:1]):
+    if found is None and evidence.is_one_run:
+        return Judgement(
+            status="inconclusive", text="a round began with parameters that no step of the round before had"
+        )
+    may_begin = 0 in likely[:1] or (evidence.is_one_run and moves.has_begun_from_a_file)
+    if found is None or (found.step == 0 and not may_begin):
         return not_resumed(evidence, moves, found)
     checkpoint = next((each for each in reversed(checkpoints) if each.step == found.step), None)
     moves = replace(moves, checkpoint=checkpoint or evidence.interruption.checkpoint)

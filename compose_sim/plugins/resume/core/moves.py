@@ -84,6 +84,12 @@ class Moves:
         """The first of the files that were loaded."""
         return ", ".join(self.own_names[:2]) + (" …" if len(self.own_names) > 2 else "")
 
+    @property
+    def has_begun_from_a_file(self) -> bool:
+        """Whether the interrupted run itself had loaded a file before its first step."""
+        loads = (each for each in self.interrupted.of(StateMoved) if each.loaded and each.kind_of_state == "file")
+        return any(each.step == 0 for each in loads)
+
     @cached_property
     def own_names(self) -> list[str]:
         """The files that were loaded, without those that the interrupted run had begun with, such as pretrained weights."""

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from compose_sim.core.checks.source import parsed
 
@@ -36,7 +37,7 @@ def saving_interval(texts: Iterable[str], arguments: Sequence[str] = ()) -> Scri
     option = next(found, None)
     if option is None:
         return None
-    for word, following in zip(arguments, (*arguments[1:], ""), strict=True):
+    for word, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         name, _, value = word.partition("=")
         if name == option.name:
             return replace(option, value=value or following)

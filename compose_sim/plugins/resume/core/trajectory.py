@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.record import Place, Record
@@ -98,7 +98,7 @@ def _trajectory(rank: RankObserved) -> Trajectory:
         if each.moment == "step" and each.step == len(states):
             states.append(state)
         elif each.moment != "step" and last is None:
-            last = state
+            last = replace(state, batches=())  # those of a step that it did not make
     return Trajectory(states=tuple(states), last=last)
 
 
