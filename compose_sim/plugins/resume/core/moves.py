@@ -14,7 +14,7 @@ from compose_sim.plugins.resume.core.checkpoints import Checkpoint
 from compose_sim.plugins.resume.core.findings import Missing
 
 _KEYS: dict[str, tuple[str, ...]] = {
-    "optimizer": ("optim", "opt"),
+    "optimizer": ("optim", "opt", "velocity", "momentum", "exp_avg"),
     "scheduler": ("sched", "lr"),
     "scaler": ("scaler", "amp", "scale"),
     "average": ("ema", "average", "shadow"),

@@ -1,0 +1,44 @@
+"""What a CI job gets of `check --resume`: the JUnit file, the annotation of the line, and the summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.plugins.resume.pairs import PAIRS, write
+
+
+@pytest.mark.train
+def test_a_missing_state_is_written_for_ci(tmp_path: Path) -> None:
+    pair = next(each for each in PAIRS if each.name == "by_hand-optimizer")
+    script = write(pair, tmp_path)
+    loaded_at = script.read_text().splitlines().index("    state = torch.load(SAVED)") + 1
+    summary = tmp_path / "summary.md"
+    command = [sys.executable, "-m", "compose_sim", "check", "--resume", "--engine", "local", "--nproc-per-node", "2"]
+    job = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(tmp_path), "GITHUB_STEP_SUMMARY": str(summary)}
+
+    done = subprocess.run(
+        [*command, "--junit", "junit.xml", "--json", pair.script],
+        cwd=tmp_path,
+        env={**os.environ, **job},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1, done.stderr
+    (result,) = json.loads(done.stdout)["checks"]
+    case = ElementTree.parse(tmp_path / "junit.xml").find(".//testcase[failure]")
+    assert case is not None
+    failure = case.find("failure")
+    assert failure is not None
+    assert "optimizer" in failure.attrib["message"]
+    assert result["place"] == {"file": str(script), "line": loaded_at}
+    assert f"::error file={pair.script},line={loaded_at}" in done.stderr
+    assert "optimizer" in summary.read_text()
