@@ -52,6 +52,8 @@ picture check samples check --engine local train.py
 picture elastic timeline play loss.yaml train_ddp.py --epochs 20
 picture faults timeline play pause.yaml train_ddp.py --epochs 3
 picture scenarios timeline play node-0-loss --engine local train_ddp.py --epochs 20
+grep -v 'optimizer.load_state_dict' train_ddp.py >"$work/forgets.py"
+picture resume compare check --resume --engine local --nodes 2 forgets.py --epochs 2
 picture links cluster up --nodes 4 --link ethernet-10g --link node-0,node-1:node-2,node-3=1gbit train_ddp.py --epochs 1
 (
     cd "$work"

@@ -20,10 +20,15 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "average": ("ema", "average", "shadow"),
     "random": ("rng", "random", "generator"),
 }
+_LOADED: dict[str, str] = {
+    "optimizer": "load it into the optimizer that steps",
+    "scaler": "load it into the scaler",
+    "average": "load it instead of copying the weights again",
+}
 _FIXES: dict[str, str] = {
-    "optimizer": "Save optimizer.state_dict(), and load it into the optimizer that steps",
-    "scaler": "Save scaler.state_dict(), and load it",
-    "average": "Save the average of the weights with the checkpoint, and load it instead of copying the weights again",
+    "optimizer": f"Save optimizer.state_dict(), and {_LOADED['optimizer']}",
+    "scaler": f"Save scaler.state_dict(), and {_LOADED['scaler']}",
+    "average": f"Save the average of the weights with the checkpoint, and {_LOADED['average']}",
     "buffers": "Save the whole state_dict() of the model, with its buffers, and load it",
     "accumulation": "Save only after an optimizer step, or save the gradients and the number of micro-batches too",
 }
@@ -116,8 +121,8 @@ class Moves:
         load = self.first_load(missing) if missing == "optimizer" else None
         if load is not None:
             return "Load the state into the optimizer that steps, after that has been made and holds all parameters"
-        if missing != "accumulation" and missing != "buffers" and self.is_saved(missing):
-            return f"The checkpoint holds it: {_FIXES[missing][0].lower()}{_FIXES[missing][1:]}"
+        if missing in _LOADED and self.is_saved(missing):
+            return f"The checkpoint holds it: {_LOADED[missing]}"
         return _FIXES[missing]
 
 
