@@ -49,6 +49,18 @@ PAIRS = (
             ),
         ),
     ),
+    Pair(
+        name="ddp-skips-by-a-subset",
+        script="ddp.py",
+        changes=(
+            ("DistributedSampler, TensorDataset", "DistributedSampler, Subset, TensorDataset"),
+            (
+                "        batches = iter(loader)\n",
+                "        batches = iter(DataLoader(Subset(data, [*sampler][4 * first :]), batch_size=4))\n",
+            ),
+            ("            if number < first:\n                continue\n", ""),
+        ),
+    ),
     _wrong("ddp.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
     _wrong(
         "ddp.py",

@@ -31,6 +31,8 @@ def samples_finding(
     if wanted is None or reference.why_not or not (wanted.batches and found.batches):
         return None
     missing: Missing
+    if wanted.rows == found.rows and None not in wanted.rows:  # whatever a loader's indices stand for
+        return None
     if wanted.samples == found.samples:
         if wanted.rows == found.rows:
             return None

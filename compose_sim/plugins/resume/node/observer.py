@@ -111,10 +111,22 @@ def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
     batch = yield
     iteration = iteration_of(call.owner)
     numbers = (iteration.loader.number, iteration.epoch) if iteration is not None else (-1, 0)
-    indices = iteration.taken if iteration is not None else None
+    indices = _in_whole(iteration.loader.owner(), iteration.taken) if iteration is not None else None
     rows = rows_of(batch)
-    seen = SeenBatch(*numbers, tuple(indices) if indices is not None else None, rows[0] if rows else None)
+    seen = SeenBatch(*numbers, indices, rows[0] if rows else None)
     watched.taken.append((seen, {rows[0] for each in _elements(batch) if (rows := rows_of(each)) is not None}))
+
+
+def _in_whole(loader: Any, indices: list[int] | None) -> tuple[int, ...] | None:
+    """Return the indices in the whole data set: a script may skip samples by a Subset of the others."""
+    found = indices
+    data_set: Any = getattr(loader, "dataset", None)
+    while found and type(data_set) is sys.modules["torch"].utils.data.Subset:
+        if type(data_set.indices) not in (list, tuple, range) or not max(found) < len(data_set.indices):
+            break
+        found = [int(data_set.indices[each]) for each in found]
+        data_set = data_set.dataset
+    return tuple(found) if found is not None else None
 
 
 def _elements(batch: Any) -> list[Any]:
