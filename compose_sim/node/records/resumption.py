@@ -73,6 +73,7 @@ class StateMoved(Record):
     names: tuple[str, ...] = ()  # the first keys of what is moved
     number: int = -1  # of the optimizer
     step: int = 0  # optimizer steps of this process so far
+    backwards: int = 0  # since the last of them
     seconds: float = 0.0
     random: dict[str, int] | None = None  # generator -> a hash of its state, when it is set or a loader is iterated
     at: Place | None = None

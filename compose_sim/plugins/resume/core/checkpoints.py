@@ -30,6 +30,7 @@ class Checkpoint:
     opened: tuple[str, ...] = ()  # the names under which they were written, before they were renamed
     at: Place | None = None
     names: frozenset[str] = frozenset()  # keys of what was saved
+    is_amid: bool = False  # whether it was saved amid an accumulation, between a backward pass and the step
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class _Found:
     ranks: set[int] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     at: Place | None = None
+    is_amid: bool = False
 
 
 def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int) -> tuple[Checkpoint, ...]:
@@ -64,6 +66,7 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
                 names: Iterable[str] = ()
             elif isinstance(each, StateMoved) and each.kind_of_state == "file" and not each.loaded and each.path:
                 path, names = renamed.get(each.path, each.path), each.names
+                found[step].is_amid |= each.backwards > 0
             else:
                 continue
             entry = found[step]
@@ -80,6 +83,7 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
             opened=tuple(sorted(each.opened)),
             at=each.at,
             names=frozenset(each.names),
+            is_amid=each.is_amid,
         )
         for step, each in sorted(found.items())
     )
@@ -118,7 +122,8 @@ def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step
     """
     Choose the step, of `steps` that the whole run made.
 
-    A checkpoint is better if an older one exists, whose names come later in the alphabet at best: a script may choose the wrong one.
+    One amid an accumulation is best: gradients may be lost. Else a checkpoint is better if an older one exists, whose names come later
+    in the alphabet at best: a script may choose the wrong one.
     """
     usable = [each for each in checkpoints if 0 < each.step < steps]
     if at_step is not None:
@@ -126,8 +131,13 @@ def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step
         return Interruption(step=min(at_step, steps - 1), checkpoint=before[-1] if before else None)
     if not usable:
         return Interruption(step=max(1, steps // 2), checkpoint=None, why_not=_why_none(checkpoints, steps))
-    chosen = _unsorted(usable) or (usable[1] if len(usable) > 2 and usable[0].files != usable[1].files else usable[0])
-    chosen = _not_trivial(usable, chosen)
+    amid = next((each for each in usable if each.is_amid), None)
+    chosen = (
+        amid
+        or _unsorted(usable)
+        or (usable[1] if len(usable) > 2 and usable[0].files != usable[1].files else usable[0])
+    )
+    chosen = chosen if amid else _not_trivial(usable, chosen)
     later = min((each.step for each in usable if each.step > chosen.step), default=steps)
     after = max(1, min(_AFTER, (later - chosen.step) // 2, steps - chosen.step - 1))
     return Interruption(step=min(chosen.step + after, steps - 1), checkpoint=chosen)

@@ -121,5 +121,5 @@ def _names(value: Any, depth: int = _DEEP, prefix: str = "") -> tuple[str, ...]:
 def _note(context: RankContext, kind: MoveKind, *, loaded: bool = True, **values: Any) -> None:
     count = context.memory[_COUNT] = context.memory.get(_COUNT, 0) + 1
     if count <= _MAX_NOTED and "torch" in sys.modules:
-        step = context.memory["resume.state"].steps
-        context.note(StateMoved(kind, loaded, step=step, at=place(2), **values))
+        watched = context.memory["resume.state"]
+        context.note(StateMoved(kind, loaded, step=watched.steps, backwards=watched.backwards, at=place(2), **values))

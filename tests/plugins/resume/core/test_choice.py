@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compose_sim.plugins.resume.core.checkpoints import Checkpoint, choose_interruption
 
 
@@ -25,6 +27,12 @@ def test_it_is_after_one_whose_name_comes_before_that_of_an_older_one() -> None:
     saved = tuple(checkpoint(step, f"step_{step}.pt") for step in range(3, 16, 3))
 
     assert choose_interruption(saved, 17).checkpoint == checkpoint(12, "step_12.pt")
+
+
+def test_it_is_after_one_amid_an_accumulation() -> None:
+    amid = replace(checkpoint(6), is_amid=True)
+
+    assert choose_interruption((checkpoint(2), checkpoint(4), amid, checkpoint(8)), 9).checkpoint == amid
 
 
 def test_the_user_chooses_the_step() -> None:
