@@ -19,6 +19,7 @@ class Alignment:
     exact: bool = True  # whether parameters are equal bit for bit
     others: tuple[tuple[int, Name], ...] = ()  # (rank, parameter) that are not those of this step
     initial: bool = False  # whether those are what they were at the start
+    averaged: bool = False  # whether those are averages of the weights
 
 
 def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> Alignment | None:
@@ -32,7 +33,8 @@ def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> 
     scores = {step: _score(reference, firsts, step) for step in range(last + 1)}
     best = max(scores.values(), default=0)
     if not firsts or not best:
-        return _nearest(reference, firsts, range(last + 1))
+        averaged = _averaged(reference, firsts, range(last + 1))
+        return averaged or _nearest(reference, firsts, range(last + 1))
     steps = [step for step, score in scores.items() if score == best]
     step = next((each for each in likely if each in steps), steps[-1])
     others = tuple(_others(reference, firsts, step))
@@ -46,10 +48,11 @@ def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> 
 def _changing(reference: Reference, firsts: dict[int, State]) -> Iterable[tuple[int, Name]]:
     """Yield the parameters that training changes."""
     for rank in firsts:
-        last = reference.interrupted_at
-        begin, end = reference.at(rank, 0), reference.at(rank, last) or reference.at(rank, last - 1)
-        if begin is None or end is None:
+        states = [reference.at(rank, step) for step in range(reference.interrupted_at + 1)]
+        own = [each for each in states if each is not None and each.optimizer == firsts[rank].optimizer]
+        if not own:
             continue
+        begin, end = own[0], own[-1]
         for name, each in begin.of("parameter").items():
             if name in end.tensors and end.tensors[name].hash != each.hash:
                 yield rank, name
@@ -78,6 +81,17 @@ def _others(reference: Reference, firsts: dict[int, State], step: int) -> Iterab
 def _is_initial(reference: Reference, first: State, rank: int, name: Name) -> bool:
     begin = reference.at(rank, 0)
     return begin is not None and _is_equal(begin, first, name)
+
+
+def _averaged(reference: Reference, firsts: dict[int, State], steps: Iterable[int]) -> Alignment | None:
+    """Return the step whose averages of the weights the parameters are."""
+    changing = [*_changing(reference, firsts)]
+    for step in steps:
+        states = {rank: reference.at(rank, step) for rank in firsts}
+        averages = {rank: state.averages if state is not None else set() for rank, state in states.items()}
+        if changing and all(firsts[rank].tensors[name].hash in averages[rank] for rank, name in changing):
+            return Alignment(step=step, others=tuple(changing), averaged=True)
+    return None
 
 
 def _nearest(reference: Reference, firsts: dict[int, State], steps: Iterable[int]) -> Alignment | None:

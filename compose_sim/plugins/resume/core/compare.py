@@ -17,6 +17,7 @@ _MOVED = 5e-2  # of the way that the parameters went since the resume
 _CLOSELY = 8  # steps after the resume at which values are compared; later, rounding may have grown
 _LOSS = 1e-5  # relative, at the first step
 _SETTING = 1e-6
+NOT_THE_AVERAGE = "Load the weights that train, not their average"
 _NOT_COMPARED = ("initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize", "decoupled_weight_decay")
 _STATES: tuple[tuple[str, Missing], ...] = (
     ("optimizer state", "optimizer"),
@@ -36,17 +37,24 @@ class Pair:
     wanted: State
     found: State
     begins: State  # where the resumed run began, in the reference
+    is_first: bool = False  # whether the optimizer has not stepped since the resume
 
 
 def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
     """Yield what can be compared, in the order of the steps."""
     longest = max((len(each.states) for each in resumed.values()), default=0)
+    stepped: set[tuple[int, int]] = set()
     for nth in range(longest):
         for rank, trajectory in sorted(resumed.items()):
             wanted, begins = reference.at(rank, step + nth), reference.at(rank, step)
             if nth < len(trajectory.states) and wanted is not None and begins is not None and wanted.batches:
                 found = trajectory.states[nth]
-                yield Pair(rank=rank, nth=nth, step=step + nth, wanted=wanted, found=found, begins=begins)
+                own = rank, found.optimizer
+                is_first = own not in stepped and found.optimizer == wanted.optimizer
+                stepped.add(own)
+                yield Pair(
+                    rank=rank, nth=nth, step=step + nth, wanted=wanted, found=found, begins=begins, is_first=is_first
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +161,8 @@ def _differences(pair: Pair, reference: Reference, moves: Moves, known: set[Miss
         found_here += _of_settings(pair, reference, moves)
     if pair.nth == 0:
         found_here += _loaded_wrong(pair, moves, has_samples=not found_here)
+    elif pair.is_first:
+        found_here += _other_loaded_wrong(pair, moves)
     yield from found_here
     if not known and not found_here and pair.nth < _CLOSELY:
         yield from _of_values(pair, reference, moves)
@@ -211,6 +221,22 @@ def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[Mi
             wrong = [name for name in wrong if name in found]  # else it is kept in another variable
         if wrong:
             yield _finding(pair, missing, _text_of(kind, wrong, pair), moves.fix_for(missing), moves.place_for(missing))
+
+
+def _other_loaded_wrong(pair: Pair, moves: Moves) -> Iterator[MissingState]:
+    """Compare what has been loaded for an optimizer that steps after another one."""
+    wanted, found = pair.wanted.of("parameter"), pair.found.of("parameter")
+    if wrong := unequal(wanted, found, _EXACT):
+        are_averages = all(name in found and found[name].hash in pair.wanted.averages for name in wrong)
+        were = ": they are averages of the weights" if are_averages else ""
+        text = (
+            f"{len(wrong)} of {len(wanted)} parameters of another optimizer are not restored: {names_of(wrong)}{were}"
+        )
+        fix = NOT_THE_AVERAGE if are_averages else "Save and load the parameters of each optimizer"
+        yield _finding(pair, "parameters", text, fix, moves.loaded_at)
+    elif wrong := unequal(pair.wanted.of("optimizer state"), pair.found.of("optimizer state"), _EXACT):
+        text = f"of another optimizer, {_text_of('optimizer state', wrong, pair)}"
+        yield _finding(pair, "optimizer", text, moves.fix_for("optimizer"), moves.place_for("optimizer"))
 
 
 def _text_of(kind: str, wrong: list[Name], pair: Pair) -> str:

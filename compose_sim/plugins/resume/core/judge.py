@@ -11,7 +11,7 @@ from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.resumption import InterruptedHere, StateMoved
 from compose_sim.plugins.resume.core.alignment import Alignment, align
 from compose_sim.plugins.resume.core.checkpoints import Checkpoint, find_checkpoints
-from compose_sim.plugins.resume.core.compare import compare, compare_loaded, pairs
+from compose_sim.plugins.resume.core.compare import NOT_THE_AVERAGE, compare, compare_loaded, pairs
 from compose_sim.plugins.resume.core.endings import broken_off, not_resumed, without_steps
 from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
 from compose_sim.plugins.resume.core.findings import MissingState, first_of, ranks_of
@@ -143,14 +143,17 @@ def _of_parameters(found: Alignment, moves: Moves, reference: Reference) -> Miss
     names = sorted({name for _, name in found.others})
     first = reference.at(ranks[0], found.step)
     sharded = first is not None and any(name in first.sharded for name in names)
-    were = "they are those of the start" if found.initial else "they are those of no step"
+    of_no_step = "they are averages of the weights" if found.averaged else "they are those of no step"
+    were = "they are those of the start" if found.initial else of_no_step
     held = len(first.of("parameter")) if first is not None else 0
     text = f"{len(names)} of {held} parameters are not restored on {ranks_of(ranks)}: {names_of(names)}; {were}"
     at = moves.saved_at or moves.loaded_at
     if sharded and len(ranks) < len(reference.ranks):
         fix = "Let every rank save its shards (torch.distributed.checkpoint), or gather the full state before one rank saves it"
         return MissingState(missing="shards", step=found.step + 1, text=text, fix=fix, ranks=ranks, at=at)
-    fix = "Save and load all parameters, on every rank, into the model that trains"
+    fix = (
+        NOT_THE_AVERAGE if found.averaged else "Save and load all parameters, on every rank, into the model that trains"
+    )
     return MissingState(missing="parameters", step=found.step + 1, text=text, fix=fix, ranks=ranks, at=moves.loaded_at)
 
 

@@ -39,6 +39,11 @@ class State:
         """A hash for each sample as the model got it."""
         return tuple(each.rows for each in self.batches)
 
+    @property
+    def averages(self) -> set[str]:
+        """The hashes of averages of the weights."""
+        return {each.hash for each in self.of("average").values()}
+
     def of(self, *kinds: str) -> dict[Name, TensorSketch]:
         """Return the tensors of these kinds."""
         return {name: each for name, each in self.tensors.items() if name[0] in kinds}

@@ -33,6 +33,7 @@ class Holdings:
     def __init__(self) -> None:
         """Search at the first step."""
         self.scaler: Any = None  # a weak reference to the last one that stepped
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._models: list[Any] = []
         self._averages: list[Any] = []
         self._objects: list[Any] = []
@@ -41,16 +42,19 @@ class Holdings:
     def tensors(self, optimizer: Any) -> list[tuple[HeldTensor, Any]]:
         """Return what there is now, a row and a tensor or number each; some of very many."""
         self._looks += 1
-        if self._looks & (self._looks - 1) == 0:  # at steps 1, 2, 4, …: averages may begin late
-            self._search(optimizer)
+        is_new = optimizer not in self._optimizers
+        self._optimizers.add(optimizer)
+        if is_new or self._looks & (self._looks - 1) == 0:  # at steps 1, 2, 4, …: averages may begin late
+            self._search()
         found: dict[HeldTensor, Any] = {}
         for row, value in self._all(optimizer):
             found.setdefault(row, value)
         few = [*found.items()]
         return few[:: 1 + (len(few) - 1) // _MAX_TENSORS] if few else few
 
-    def _search(self, optimizer: Any) -> None:
-        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    def _search(self) -> None:
+        groups = [group for each in self._optimizers for group in each.param_groups]
+        own = {id(each) for group in groups for each in group["params"]}
         from ....node.rank.replay.wrapped_models import models_of  # which imports torch
 
         modules = models_of("torch.nn.modules.module", "Module")
@@ -78,7 +82,10 @@ class Holdings:
         yield from _of_optimizer(optimizer, names)
         if stands_in(optimizer):
             yield from self._of_users_optimizers({*names})
+        stepping = {id(each) for group in optimizer.param_groups for each in group["params"]}
         for model in models:
+            if not any(id(each) in stepping for each in model.parameters()):
+                continue  # of another optimizer, at whose steps its buffers are compared
             lost = {f"{prefix}{own}" for prefix, own in _not_saved(model)}
             for name, buffer in model.named_buffers():
                 if name not in lost:
