@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from compose_sim.core.events.observations import Observed
+from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.devices_and_files import FileUse
-from compose_sim.node.records.record import Place
+from compose_sim.node.records.record import Place, Record
 from compose_sim.node.records.resumption import HeldTensors, StateMoved
 from compose_sim.plugins.resume.core.trajectory import steps_before
 
@@ -48,7 +48,7 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
     Return the checkpoints by step.
 
     A file counts if a saver of torch, DCP or safetensors wrote it, if it has the suffix of one, or `least` bytes at the end of the run.
-    `sizes` are those of files that are left at the end, by path.
+    `sizes` are those of files that are left at the end, by path. What a thread writes for `async_save` holds the state of its call.
     """
     found: defaultdict[int, _Found] = defaultdict(_Found)
     for rank in observed:
@@ -56,7 +56,7 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
             each.path for each in rank.of(StateMoved) if each.kind_of_state == "file" and not each.loaded
         }
         renamed = {each.path: each.to for each in rank.of(FileUse) if each.op == "rename" and each.to}
-        for step, each in steps_before(rank.records):
+        for step, each in _steps_of_state(rank):
             if isinstance(each, FileUse) and each.op in _WRITES:
                 path = each.to if each.op == "rename" and each.to else each.path
                 path = renamed.get(path, path)
@@ -87,6 +87,36 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
         )
         for step, each in sorted(found.items())
     )
+
+
+def _steps_of_state(rank: RankObserved) -> Iterator[tuple[int, Record]]:
+    """Yield each record with the steps that came before it, or before the call whose state a thread of torch writes."""
+    by_threads = {each.path for each in rank.of(StateMoved) if each.path and not each.loaded and not each.at}
+    begun: dict[str, int] = {}  # folder or file -> step of the call
+    for step, each in steps_before(rank.records):
+        if isinstance(each, StateMoved) and each.at and not each.loaded and each.path in by_threads:
+            begun[each.path] = step
+        folders: tuple[str, ...] = ()
+        if begun and isinstance(each, (FileUse, StateMoved)) and not each.at:
+            folders = (each.path, *map(str, PurePosixPath(each.path).parents))
+        yield next((begun[folder] for folder in folders if folder in begun), step), each
+
+
+def last_named(observed: Observed, checkpoints: Sequence[Checkpoint], read: Iterable[str]) -> int | None:
+    """
+    Return the step of the last checkpoint that a file names, one of those that the next start `read`.
+
+    It is the one before the last if names come some steps after the state, as when a thread writes that, and one is still to come.
+    """
+    states = {path for each in checkpoints for path in (*each.files, *each.opened)}
+    for path in {*read} - states:
+        for rank in observed:
+            uses = ((step, each) for step, each in steps_before(rank.records) if isinstance(each, FileUse))
+            named = [step for step, each in uses if each.op in _WRITES and path == (each.to or each.path)]
+            late = all(step > each.step for step, each in zip(named, checkpoints, strict=False))
+            if named and late and len(named) == len(checkpoints) - 1:
+                return checkpoints[-2].step
+    return None
 
 
 def least_size(observed: Observed) -> int:

@@ -10,7 +10,7 @@ from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.resumption import InterruptedHere, StateMoved
 from compose_sim.plugins.resume.core.alignment import Alignment, align
-from compose_sim.plugins.resume.core.checkpoints import Checkpoint, find_checkpoints
+from compose_sim.plugins.resume.core.checkpoints import Checkpoint, find_checkpoints, last_named
 from compose_sim.plugins.resume.core.compare import NOT_THE_AVERAGE, compare, compare_loaded, pairs
 from compose_sim.plugins.resume.core.endings import broken_off, not_resumed, without_steps
 from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
@@ -103,7 +103,9 @@ def _of_loading(
     """Return what is wrong with the parameters that the resumed run begins with, and with the choice of the checkpoint."""
     step, at = found.step + 1, moves.loaded_at
     findings: list[MissingState] = []
-    newest = 0 if evidence.torn else _newest(checkpoints, found.step, reference.interrupted_at)
+    named = last_named(evidence.interrupted, checkpoints, (each.path for each in moves.read_files()))
+    last = reference.interrupted_at if named is None else named
+    newest = 0 if evidence.torn else _newest(checkpoints, found.step, last)
     if found.step < newest:
         stamps = "; the files had other time stamps, as after copying" if evidence.copied else ""
         text = f"it went on after step {found.step}, although the checkpoint of step {newest} was complete{stamps}"
