@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compose_sim.plugins.resume.core.reference import Reference
 from compose_sim.plugins.resume.core.trajectory import Name, Run, State, apart
@@ -26,7 +26,8 @@ def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> 
     """
     Return where the first state of the resumed run belongs; None if it belongs nowhere.
 
-    Of several steps with the same parameters, one of the `likely` ones is taken, or else the last one.
+    Of several steps with the same parameters, one of the `likely` ones is taken, or else the last one. Those of the start are no sign
+    if others are those of a later step.
     """
     firsts = {rank: each.states[0] for rank, each in resumed.items() if each.states and rank in reference.ranks}
     last = reference.interrupted_at
@@ -35,11 +36,14 @@ def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> 
     if not firsts or not best:
         averaged = _averaged(reference, firsts, range(last + 1))
         return averaged or _nearest(reference, firsts, range(last + 1))
+    later = _unlike_start(reference, firsts) if scores[0] == best else {}
+    if later:
+        scores, best = later, max(later.values())
     steps = [step for step, score in scores.items() if score == best]
     step = next((each for each in likely if each in steps), steps[-1])
     others = tuple(_others(reference, firsts, step))
     changing = sum(1 for _ in _changing(reference, firsts))
-    if best < changing / 2 and (near := _nearest(reference, firsts, range(last + 1))):
+    if not later and best < changing / 2 and (near := _nearest(reference, firsts, range(last + 1))):
         return near
     initial = bool(others) and all(_is_initial(reference, firsts[rank], rank, name) for rank, name in others)
     return Alignment(step=step, others=others, initial=initial)
@@ -64,6 +68,18 @@ def _score(reference: Reference, firsts: dict[int, State], step: int) -> int:
         for rank, name in _changing(reference, firsts)
         if (state := reference.at(rank, step)) is not None and _is_equal(state, firsts[rank], name)
     )
+
+
+def _unlike_start(reference: Reference, firsts: dict[int, State]) -> dict[int, int]:
+    """Return, by step, how many parameters are those of this step and not those of the start; only steps with some."""
+    moved = {
+        rank: replace(
+            first, tensors={n: it for n, it in first.tensors.items() if not _is_initial(reference, first, rank, n)}
+        )
+        for rank, first in firsts.items()
+    }
+    scores = {step: _score(reference, moved, step) for step in range(1, reference.interrupted_at + 1)}
+    return {step: score for step, score in scores.items() if score}
 
 
 def _is_equal(state: State, first: State, name: Name) -> bool:

@@ -9,6 +9,8 @@ from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 
+RENAME = "Write a checkpoint under another name, and rename it when it is complete"
+
 
 def without_steps(evidence: ThreeRuns, moves: Moves, reference: Reference) -> Judgement:
     """Judge a second start that ended before the first step."""
@@ -18,11 +20,7 @@ def without_steps(evidence: ThreeRuns, moves: Moves, reference: Reference) -> Ju
     else:
         torn = f" (the run was killed while it wrote {evidence.torn})" if evidence.torn else ""
         text = f"the second start {evidence.ending.verdict}: {evidence.ending.text}{torn}"
-        fix = (
-            "Write a checkpoint under another name, and rename it when it is complete"
-            if evidence.torn
-            else "Make it start again"
-        )
+        fix = RENAME if evidence.torn else "Make it start again"
     at = evidence.ending.raised_at or moves.loaded_at
     return _failed(MissingState(missing="restart-failed", step=reference.interrupted_at + 1, text=text, fix=fix, at=at))
 
@@ -40,12 +38,20 @@ def not_resumed(evidence: ThreeRuns, moves: Moves, found: Alignment | None) -> J
     if found is None:
         text = "the second start begins with parameters of no step" + (f", although it read {read}" if read else "")
         fix = "Load the parameters of the checkpoint into the model that trains"
+    elif torn := torn_and_read(evidence, moves):
+        text, fix = f"it started at step 0{torn}", RENAME
     elif read:
         text = f"it read {read}, but started at step 0: with the parameters of the start"
         fix = "Load the checkpoint into the model that trains, after that has been made"
     else:
         return _without_a_sign(evidence)
     return _failed(MissingState(missing="not-resumed", step=1, text=text, fix=fix, at=moves.loaded_at))
+
+
+def torn_and_read(evidence: ThreeRuns, moves: Moves) -> str:
+    """Return a remark if the second start read the file that was being written when the run was killed."""
+    is_read = evidence.torn and any(path.rpartition("/")[2] == evidence.torn for path in moves.loaded_paths())
+    return f" (it read {evidence.torn}, which was half written when the run was killed)" if is_read else ""
 
 
 def _without_a_sign(evidence: ThreeRuns) -> Judgement:

@@ -12,7 +12,7 @@ from compose_sim.node.records.resumption import InterruptedHere, StateMoved
 from compose_sim.plugins.resume.core.alignment import Alignment, align
 from compose_sim.plugins.resume.core.checkpoints import Checkpoint, find_checkpoints, last_named
 from compose_sim.plugins.resume.core.compare import NOT_THE_AVERAGE, compare, compare_loaded, pairs
-from compose_sim.plugins.resume.core.endings import broken_off, not_resumed, without_steps
+from compose_sim.plugins.resume.core.endings import RENAME, broken_off, not_resumed, torn_and_read, without_steps
 from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
 from compose_sim.plugins.resume.core.findings import MissingState, first_of, ranks_of
 from compose_sim.plugins.resume.core.moves import Moves
@@ -120,7 +120,8 @@ def _of_loading(
             MissingState(missing="precision", step=step, text=text, fix=fix, at=moves.place_for("precision"))
         )
     elif found.others:
-        findings.append(_of_parameters(found, moves, reference))
+        finding, torn = _of_parameters(found, moves, reference), torn_and_read(evidence, moves)
+        findings.append(replace(finding, text=finding.text + torn, fix=RENAME) if torn else finding)
     return findings
 
 
