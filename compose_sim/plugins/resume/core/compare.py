@@ -183,10 +183,10 @@ def _of_settings(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Mis
     shift = _shift_of(pair, reference, group, key, found)
     where = f", the value of step {shift + 1}" if shift is not None else ""
     text = f"{key} of group {group} is {found:.6g} instead of {wanted:.6g}{where}"
-    fix = "Save scheduler.state_dict() and load it after the scheduler is made"
+    fix = "Save scheduler.state_dict() and load it after the scheduler is made, or compute the value from the saved number of steps"
     if moves.loads("scheduler"):
         fix = "Load the scheduler's state after the optimizer's, and step neither between loading and the first step"
-    yield _finding(pair, "scheduler", text, fix, moves.place_for("sched", "lr"))
+    yield _finding(pair, "scheduler", text, fix, moves.place_for("scheduler"))
 
 
 def _different_settings(wanted: State, found: State) -> list[tuple[int, str, float, float]]:

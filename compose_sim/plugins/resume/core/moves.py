@@ -109,7 +109,7 @@ class Moves:
             return None
         return any(key in name for key in _KEYS.get(missing, ()) for name in names)
 
-    def place_for(self, missing: str, *_: str) -> Place | None:
+    def place_for(self, missing: str) -> Place | None:
         """Return the line to change: where the state is loaded wrongly, or the checkpoint is read, or saved without it."""
         load = self.first_load(missing)
         if load is not None and load.at:

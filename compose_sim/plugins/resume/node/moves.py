@@ -73,8 +73,10 @@ def _into_optimizer(context: RankContext, call: points.TorchCall) -> points.Step
 
 
 def _into_scheduler(context: RankContext, call: points.TorchCall) -> points.Steps:
+    is_optimizer = hasattr(call.owner, "param_groups")  # the module of schedulers imports that class too
     yield
-    _note(context, "scheduler")
+    if not is_optimizer:
+        _note(context, "scheduler")
 
 
 def _into_scaler(context: RankContext, call: points.TorchCall) -> points.Steps:
