@@ -332,7 +332,7 @@ def _tearing(checkpoint: Checkpoint, path: str, sizes: dict[str, int], one: Worl
     """Return what the ranks of the second run are told: the one that writes this file is killed when half of it is written."""
     size = sizes.get(path) or max((sizes.get(each, 0) for each in checkpoint.files), default=0)
     there = path.replace(str(one.folder), str(other.folder))
-    kill = {"step": checkpoint.step + 1, "signal": "KILL", "grace": 0}  # if the file is not written this time
+    kill = {"step": checkpoint.step + 3, "signal": "KILL", "grace": 0}  # if the file is not written this time
     return {"half": {there: {"step": checkpoint.step, "bytes": max(1, size // 2)}}, "interrupt": kill}
 
 

@@ -43,19 +43,22 @@ def interrupt(context: RankContext, wanted: dict[str, Any], step: int) -> None:
 
 
 def may_tear(context: RankContext, watched: Any, path: str) -> None:
-    """Let the kernel kill this process when half of a file is written, if that is wanted of this file at this step."""
+    """Let the kernel kill this process when half of a file is written, if that is wanted of this file from this step on.
+
+    A thread may write it some steps after the state was taken.
+    """
     half = (watched.settings.get("half") or {}).get(path)
-    if not half or half["step"] != watched.steps:
+    if not half or watched.steps < half["step"]:
         return
     context.note(InterruptedHere("SIGXFSZ", watched.steps, at=place()))
     context.flush()
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (half["bytes"], most))
 
 
 def follow_opens(context: RankContext, watched: Any) -> None:
     """Look at the files that Python opens for writing; torch.save and safetensors open theirs in other languages."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and only the main thread may change that
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], (str, bytes)) and arguments[2] & _WRITING and context.is_here:
