@@ -10,13 +10,14 @@ SCRIPTS = Path(__file__).with_name("scripts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A script, or a wrong twin of it: `changes` replaces text, and `missing` is the state that is then missing."""
+    """A script, or a wrong twin of it: `changes` replaces text, and `missing` is the state that is then missing, if any."""
 
     name: str
     script: str
     missing: str = ""
     changes: tuple[tuple[str, str], ...] = ()
     options: tuple[str, ...] = ()
+    needs: str = ""
 
 
 def write(pair: Pair, folder: Path) -> Path:
@@ -30,10 +31,16 @@ def write(pair: Pair, folder: Path) -> Path:
     return path
 
 
-def _wrong(script: str, missing: str, *changes: tuple[str, str], name: str = "", options: tuple[str, ...] = ()) -> Pair:
-    return Pair(
-        name=f"{script[:-3]}-{name or missing}", script=script, missing=missing, changes=changes, options=options
-    )
+def _wrong(
+    script: str,
+    missing: str,
+    *changes: tuple[str, str],
+    name: str = "",
+    options: tuple[str, ...] = (),
+    needs: str = "",
+) -> Pair:
+    name = f"{script[:-3]}-{name or missing}"
+    return Pair(name=name, script=script, missing=missing, changes=changes, options=options, needs=needs)
 
 
 PAIRS = (
@@ -142,6 +149,12 @@ PAIRS = (
         ),
         name="order-of-a-set",
     ),
+    _wrong(
+        "numbered.py",
+        "emergency-checkpoint",
+        ("num_workers=1, worker_init_fn=lambda _: ignore())", "num_workers=2, persistent_workers=True)"),
+        name="two-workers",
+    ),
     Pair(name="numbered-killed-while-saving", script="numbered.py", options=("--mid-save",)),
     _wrong(
         "numbered.py",
@@ -157,4 +170,110 @@ PAIRS = (
     Pair(name="by-hand", script="by_hand.py"),
     _wrong("by_hand.py", "optimizer", ('    momentum.velocity = state["velocity"]\n', "")),
     _wrong("by_hand.py", "off-by-one", ('    first = state["step"]\n', '    first = state["step"] - 1\n')),
+    _wrong(
+        "sharded.py",
+        "shards",
+        (
+            '    state = {"model": model.state_dict(), ',
+            '    local = {name: each.to_local() for name, each in model.state_dict().items()}\n    state = {"model": local, ',
+        ),
+        (
+            "    torch.save(state, ",
+            "    if dist.get_rank() == 0:\n        torch.save(state, ",
+        ),
+        (
+            'step_{steps[-1]}-{dist.get_rank()}.pt", weights_only=False)\n    model.load_state_dict(state["model"])\n',
+            'step_{steps[-1]}-0.pt", weights_only=False)\n    for name, each in model.state_dict().items():\n'
+            '        each.to_local().copy_(state["model"][name])\n',
+        ),
+        name="local-of-rank-0",
+    ),
+    _wrong(
+        "drawing.py",
+        "scheduler",
+        ("while step < 14:\n", "begun = step\nwhile step < 14:\n"),
+        ("(step + 1) / 8)", "(step - begun + 1) / 8)"),
+        name="warm-up-again",
+    ),
+    Pair(name="distributed-checkpoint", script="distributed_checkpoint.py"),
+    _wrong(
+        "distributed_checkpoint.py",
+        "optimizer",
+        (
+            '    state = {"model": parameters, "optimizer": moments, "step": 0}\n',
+            '    state = {"model": parameters, "step": 0}\n',
+        ),
+        ('    set_optimizer_state_dict(model, optimizer, state["optimizer"])\n', ""),
+    ),
+    Pair(name="distributed-checkpoint-4-to-2", script="distributed_checkpoint.py", options=("--world", "4:2")),
+    _wrong(
+        "distributed_checkpoint.py",
+        "optimizer",
+        (
+            '    state = {"model": parameters, "optimizer": moments, "step": 0}\n',
+            '    state = {"model": parameters, "step": 0}\n',
+        ),
+        ('    set_optimizer_state_dict(model, optimizer, state["optimizer"])\n', ""),
+        name="optimizer-2-to-4",
+        options=("--world", "2:4"),
+    ),
+    Pair(name="asynchronous", script="asynchronous.py"),
+    Pair(name="asynchronous-killed-while-saving", script="asynchronous.py", options=("--mid-save",)),
+    _wrong(
+        "asynchronous.py",
+        "restart-failed",
+        ("                saving.result()\n                publish(folder)\n", "                saving.result()\n"),
+        ("process_group=of_savers)\n", "process_group=of_savers)\n            publish(folder)\n"),
+        options=("--mid-save",),
+    ),
+    _wrong("asynchronous.py", "off-by-one", ('moments, "step": step}', 'moments, "step": step - 1}')),
+    Pair(name="safe-tensors", script="safe_tensors.py", needs="safetensors"),
+    _wrong(
+        "safe_tensors.py",
+        "buffers",
+        ("save_file(model.module.state_dict(), ", "save_file(dict(model.module.named_parameters()), "),
+        ('"model.safetensors"))', '"model.safetensors"), strict=False)'),
+        needs="safetensors",
+    ),
+    _wrong(
+        "safe_tensors.py",
+        "optimizer",
+        ('        optimizer.load_state_dict(rest["optimizer"])\n', ""),
+        needs="safetensors",
+    ),
+    Pair(name="zero-redundancy", script="zero_redundancy.py"),
+    _wrong("zero_redundancy.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+    _wrong(
+        "zero_redundancy.py",
+        "optimizer",
+        (
+            '        optimizer.load_state_dict(state["optimizer"])\n',
+            '        if rank == 0:\n            optimizer.load_state_dict(state["optimizer"])\n',
+        ),
+        name="optimizer-on-rank-0",
+    ),
+    Pair(name="stream", script="stream.py"),
+    _wrong("stream.py", "sampler-position", ("Stream(**stream)", 'Stream(**{**stream, "used": 0})')),
+    _wrong(
+        "stream.py", "sampler-rank", ('torch.load(SHARED / f"stream-{rank}.pt")', 'torch.load(SHARED / "stream-0.pt")')
+    ),
+    Pair(name="lines-killed-while-saving", script="lines.py", options=("--mid-save",)),
+    _wrong(
+        "lines.py",
+        "parameters",
+        ('    new = PATH.with_suffix(".new")\n', "    new = PATH\n"),
+        options=("--mid-save",),
+    ),
+    Pair(name="other-size-4-to-2", script="other_size.py", options=("--world", "4:2")),
+    Pair(name="other-size-2-to-4", script="other_size.py", options=("--world", "2:4")),
+    _wrong(
+        "other_size.py",
+        "sampler-position",
+        (
+            "save(model, optimizer, epoch, used)\n        used",
+            "save(model, optimizer, epoch, used // world_size)\n        used",
+        ),
+        ('state["epoch"], state["used"]\n', 'state["epoch"], state["used"] * world_size\n'),
+        options=("--world", "4:2"),
+    ),
 )

@@ -26,6 +26,8 @@ def check_resume(folder: Path, *words: str, engine: str = "local") -> dict[str, 
 @pytest.mark.train
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_state_that_is_missing_is_named_and_right_scripts_pass(pair: Pair, tmp_path: Path) -> None:
+    if pair.needs:
+        pytest.importorskip(pair.needs)
     script = write(pair, tmp_path)
     text = script.read_text()
 

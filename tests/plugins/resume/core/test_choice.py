@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compose_sim.plugins.resume.core.checkpoints import Checkpoint, choose_interruption
+import pytest
+
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.resumption import HeldState, StateMoved
+from compose_sim.plugins.resume.core.checkpoints import Checkpoint, choose_interruption, find_checkpoints, last_named
 
 
 def checkpoint(step: int, *files: str) -> Checkpoint:
@@ -46,3 +52,38 @@ def test_a_checkpoint_of_the_last_step_leaves_nothing_to_compare() -> None:
 
     assert chosen.checkpoint is None
     assert "step 9" in chosen.why_not
+
+
+def stepped(step: int) -> HeldState:
+    return HeldState(moment="step", step=step, optimizer=0, table=0, sketches=(), groups=(), batches=())
+
+
+def observed(*records: Record) -> Observed:
+    return Observed(ranks={0: RankObserved(rank=0, node="node-0", records=records)})
+
+
+def saved(path: str, line: int | None) -> StateMoved:
+    return StateMoved("file", loaded=False, path=path, at=("train.py", line) if line else None)
+
+
+def test_what_a_thread_writes_holds_the_state_of_the_call() -> None:
+    run = observed(
+        stepped(0),
+        saved("/run/last", 9),
+        stepped(1),
+        FileUse("write", "/run/last/__0_0.distcp"),
+        saved("/run/last", None),
+    )
+
+    (found,) = find_checkpoints(run, {}, least=1 << 62)
+
+    assert (found.step, found.files) == (1, ("/run/last", "/run/last/__0_0.distcp"))
+
+
+@pytest.mark.parametrize(("late", "named"), [(True, 1), (False, None)])
+def test_the_last_checkpoint_is_not_named_yet_if_names_come_later_than_the_state(late: bool, named: int | None) -> None:
+    name = FileUse("write", "/run/latest", at=("train.py", 8))
+    run = observed(stepped(0), *([] if late else [name]), stepped(1), *([name] if late else []))
+    checkpoints = tuple(checkpoint(step, f"/run/step_{step}") for step in (1, 2))
+
+    assert last_named(run, checkpoints, ["/run/latest"]) == named

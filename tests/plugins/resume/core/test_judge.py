@@ -235,6 +235,41 @@ def test_a_start_from_scratch_is_no_resume() -> None:
     assert found.findings[0].missing == "not-resumed"
 
 
+def test_half_a_checkpoint_is_no_start_from_scratch() -> None:
+    """Of three parameters, one is restored."""
+    rows = (HeldTensor("parameter", "scale"), *ROWS)
+
+    def of_three(found: HeldState, step: int, _: int) -> HeldState:
+        return replace(found, sketches=(sketch(3 + step), *found.sketches))
+
+    def half(found: HeldState, step: int, rank: int) -> HeldState:
+        start = (sketch(3), *state(0, rank).sketches)
+        own = of_three(found, step, rank).sketches
+        return replace(found, sketches=(*start[:2], *own[2:]) if step == SAVED else own)
+
+    def with_rows(run: Observed) -> Observed:
+        return Observed(
+            ranks={
+                rank: replace(
+                    each,
+                    records=tuple(replace(it, rows=rows) if isinstance(it, HeldTensors) else it for it in each.records),
+                )
+                for rank, each in run.ranks.items()
+            }
+        )
+
+    read = FileUse("read", f"/run/step-{SAVED}.pt", at=("train.py", 3))
+    found = judged(
+        whole=with_rows(observed(0, STEPS, of_three)),
+        interrupted=with_rows(interrupted(of_three)),
+        resumed=with_rows(observed(SAVED, STEPS, half, read)),
+        torn=f"step-{SAVED}.pt",
+    )
+
+    assert (found.findings[0].missing, found.findings[0].step) == ("parameters", SAVED + 1)
+    assert "half written" in found.findings[0].text
+
+
 def test_an_older_checkpoint_is_named() -> None:
     found = judged(first=4, saved=(4, SAVED))
 
