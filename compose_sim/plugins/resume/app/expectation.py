@@ -8,11 +8,11 @@ from itertools import pairwise
 from compose_sim.app.session import Session
 from compose_sim.core.scenarios.expectations import Evaluation, inconclusive, measured
 from compose_sim.engine.run_folder.record import read_rounds
-from compose_sim.node.records.resumption import HeldState
 from compose_sim.plugins.resume.core.checkpoints import Interruption
 from compose_sim.plugins.resume.core.evidence import Ending, ThreeRuns
 from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
+from compose_sim.plugins.resume.core.trajectory import read_run
 
 RECORDS = {SETTINGS: json.dumps({"record": True})}  # what nodes are told, so that they record states
 _ENDED = Ending(verdict="passed")
@@ -20,7 +20,7 @@ _ENDED = Ending(verdict="passed")
 
 def state_continuous(wanted: bool, session: Session) -> Evaluation:
     """Expect that what a round repeats of the round before has the same samples, settings, random numbers and tensors."""
-    rounds = [each for each in read_rounds(session.folder.path) if each.first(HeldState)]
+    rounds = [each for each in read_rounds(session.folder.path) if any(one.states for one in read_run(each).values())]
     found = [
         judge(
             ThreeRuns(
