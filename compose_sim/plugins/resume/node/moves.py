@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -124,4 +125,6 @@ def _note(context: RankContext, kind: MoveKind, *, loaded: bool = True, **values
     count = context.memory[_COUNT] = context.memory.get(_COUNT, 0) + 1
     if count <= _MAX_NOTED and "torch" in sys.modules:
         watched = context.memory["resume.state"]
-        context.note(StateMoved(kind, loaded, step=watched.steps, backwards=watched.backwards, at=place(2), **values))
+        is_own = threading.current_thread() is threading.main_thread()  # else training goes on meanwhile
+        backwards = watched.backwards if is_own else 0
+        context.note(StateMoved(kind, loaded, step=watched.steps, backwards=backwards, at=place(2), **values))
