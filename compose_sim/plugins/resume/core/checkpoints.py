@@ -51,21 +51,22 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
     `sizes` are those of files that are left at the end, by path. What a thread writes for `async_save` holds the state of its call.
     """
     found: defaultdict[int, _Found] = defaultdict(_Found)
+    renames = _renames(observed)
     for rank in observed:
         saved: set[str] = {
             each.path for each in rank.of(StateMoved) if each.kind_of_state == "file" and not each.loaded
         }
-        renamed = {each.path: each.to for each in rank.of(FileUse) if each.op == "rename" and each.to}
-        for step, each in _steps_of_state(rank):
+        for number, (step, each) in enumerate(_steps_of_state(rank)):
+            when = _When(rank=rank.rank, number=number, step=step)
             if isinstance(each, FileUse) and each.op in _WRITES:
                 path = each.to if each.op == "rename" and each.to else each.path
-                path = renamed.get(path, path)
+                path = _renamed(path, when, renames)
                 is_state = each.path in saved or path in saved or _is_in(path, saved) or _is_named_so(path)
                 if not is_state and not (sizes.get(path, 0) >= least and not path.endswith(_NEVER)):
                     continue
                 names: Iterable[str] = ()
             elif isinstance(each, StateMoved) and each.kind_of_state == "file" and not each.loaded and each.path:
-                path, names = renamed.get(each.path, each.path), each.names
+                path, names = _renamed(each.path, when, renames), each.names
                 found[step].is_amid |= each.backwards > 0
             else:
                 continue
@@ -117,6 +118,40 @@ def last_named(observed: Observed, checkpoints: Sequence[Checkpoint], read: Iter
             if named and late and len(named) == len(checkpoints) - 1:
                 return checkpoints[-2].step
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _When:
+    """When a rank did something."""
+
+    rank: int
+    number: int  # of its record
+    step: int
+
+    def is_before(self, other: _When) -> bool:
+        return self.number < other.number if self.rank == other.rank else self.step <= other.step
+
+
+def _renames(observed: Observed) -> dict[str, list[tuple[_When, str]]]:
+    """Return when the files and folders of each name were renamed, and to what."""
+    found: defaultdict[str, list[tuple[_When, str]]] = defaultdict(list)
+    for rank in observed:
+        for number, (step, each) in enumerate(steps_before(rank.records)):
+            if isinstance(each, FileUse) and each.op == "rename" and each.to:
+                found[each.path].append((_When(rank=rank.rank, number=number, step=step), each.to))
+    return found
+
+
+def _renamed(path: str, when: _When, renames: Mapping[str, list[tuple[_When, str]]]) -> str:
+    """Return the name of a file after the next time that it, or a folder that it is in, is renamed."""
+    names = [path, *map(str, PurePosixPath(path).parents)] if renames else []
+    later = [
+        (then.step, then.number, to + path[len(name) :])
+        for name in names
+        for then, to in renames.get(name, ())
+        if when.is_before(then)
+    ]
+    return min(later)[2] if later else path
 
 
 def least_size(observed: Observed) -> int:

@@ -87,3 +87,35 @@ def test_the_last_checkpoint_is_not_named_yet_if_names_come_later_than_the_state
     checkpoints = tuple(checkpoint(step, f"/run/step_{step}") for step in (1, 2))
 
     assert last_named(run, checkpoints, ["/run/latest"]) == named
+
+
+def found(*ranks: list[Record]) -> list[tuple[int, tuple[str, ...]]]:
+    observed = {
+        rank: RankObserved(rank=rank, node="node-0", records=tuple(records)) for rank, records in enumerate(ranks)
+    }
+    return [(each.step, each.files) for each in find_checkpoints(Observed(ranks=observed), {}, least=1 << 62)]
+
+
+def test_files_have_the_names_that_they_are_given_next() -> None:
+    records: list[Record] = []
+    for number in range(2):
+        records += [
+            stepped(number),
+            FileUse("write", "/run/new.pt"),
+            FileUse("rename", "/run/new.pt", to=f"/run/{number}.pt"),
+        ]
+
+    assert found(records) == [(1, ("/run/0.pt",)), (2, ("/run/1.pt",))]
+
+
+def test_files_are_in_the_folder_that_another_rank_renames() -> None:
+    first: list[Record] = []
+    other: list[Record] = []
+    for number in range(2):
+        written = [stepped(number), FileUse("write", "/run/new/model.pt")]
+        first += [*written, FileUse("rename", "/run/new", to=f"/run/step-{number}")]
+        other += [stepped(number), FileUse("write", "/run/new/rank-1.pt")]
+
+    assert found(first, other) == [
+        (number + 1, (f"/run/step-{number}/model.pt", f"/run/step-{number}/rank-1.pt")) for number in range(2)
+    ]
