@@ -42,7 +42,7 @@ from compose_sim.plugins.resume.core.evidence import ID, Ending, ThreeRuns
 from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
 from compose_sim.plugins.resume.core.script_options import ScriptOption, resuming_option, saving_interval
-from compose_sim.plugins.resume.core.trajectory import read_run
+from compose_sim.plugins.resume.core.trajectory import epochs_of, read_run
 
 _GRACE_S = 10.0
 _WORLDS = "resume"  # in the hidden folder of the project
@@ -95,7 +95,8 @@ class ResumedRun:
         if report.verdict != "passed":
             return report
         observed = read_observed(whole.folder.path)
-        steps = min((len(each.states) for each in read_run(observed).values()), default=0)
+        run = read_run(observed)
+        steps = min((len(each.states) for each in run.values()), default=0)
         if steps < 2:
             return _inconclusive(
                 report, f"the script made {format_count(steps, 'optimizer step')}: there is nothing to resume"
@@ -104,7 +105,7 @@ class ResumedRun:
         checkpoints = find_checkpoints(observed, sizes, least=least_size(observed))
         if outside := self._outside(one, checkpoints):
             return _inconclusive(report, outside)
-        interruption = choose_interruption(checkpoints, steps, self._options.at_step)
+        interruption = choose_interruption(checkpoints, steps, self._options.at_step, epochs_of(run))
         torn = choose_torn(checkpoints, steps, sizes) if self._options.mid_save else None
         if torn:
             settings = _tearing(*torn, sizes, one, other)

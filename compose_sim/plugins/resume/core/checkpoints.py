@@ -183,12 +183,15 @@ class Interruption:
         return self.checkpoint.at if self.checkpoint else None
 
 
-def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step: int | None = None) -> Interruption:
+def choose_interruption(
+    checkpoints: tuple[Checkpoint, ...], steps: int, at_step: int | None = None, epochs: Sequence[int] = ()
+) -> Interruption:
     """
     Choose the step, of `steps` that the whole run made.
 
     One amid an accumulation is best: gradients may be lost. Else a checkpoint is better if an older one exists, whose names come later
     in the alphabet at best: a script may choose the wrong one.
+    It is better inside of an epoch after the first one, whose order may depend on state that has changed. `epochs` are those of steps.
     """
     usable = [each for each in checkpoints if 0 < each.step < steps]
     if at_step is not None:
@@ -197,11 +200,8 @@ def choose_interruption(checkpoints: tuple[Checkpoint, ...], steps: int, at_step
     if not usable:
         return Interruption(step=max(1, steps // 2), checkpoint=None, why_not=_why_none(checkpoints, steps))
     amid = next((each for each in usable if each.is_amid), None)
-    chosen = (
-        amid
-        or _unsorted(usable)
-        or (usable[1] if len(usable) > 2 and usable[0].files != usable[1].files else usable[0])
-    )
+    second = usable[1] if len(usable) > 2 and usable[0].files != usable[1].files else usable[0]
+    chosen = amid or _unsorted(usable) or _inside_later_epoch(usable, epochs) or second
     chosen = chosen if amid else _not_trivial(usable, chosen)
     later = min((each.step for each in usable if each.step > chosen.step), default=steps)
     after = max(1, min(_AFTER, (later - chosen.step) // 2, steps - chosen.step - 1))
@@ -231,6 +231,12 @@ def _unsorted(usable: list[Checkpoint]) -> Checkpoint | None:
             return each
         seen |= new
     return None
+
+
+def _inside_later_epoch(usable: list[Checkpoint], epochs: Sequence[int]) -> Checkpoint | None:
+    """Return the first checkpoint in the middle of an epoch that is not the first one."""
+    known = [each for each in usable if each.step < len(epochs)]
+    return next((each for each in known if epochs[0] < epochs[each.step - 1] == epochs[each.step]), None)
 
 
 def _not_trivial(usable: list[Checkpoint], chosen: Checkpoint) -> Checkpoint:

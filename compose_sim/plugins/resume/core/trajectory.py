@@ -107,6 +107,17 @@ def _trajectory(rank: RankObserved) -> Trajectory:
     return Trajectory(states=tuple(states), last=last)
 
 
+def epochs_of(run: Run) -> list[int]:
+    """Return the epoch of each step, from 0: another one begins with each iterator over the loader of rank 0."""
+    found: list[int] = []
+    before: tuple[int, int] | None = None
+    for state in run[min(run)].states if run else ():
+        now = (state.batches[0].loader, state.batches[0].epoch) if state.batches else before
+        found.append((found[-1] + (now != before)) if found else 0)
+        before = now
+    return found
+
+
 def apart(one: TensorSketch, other: TensorSketch) -> float:
     """Return how far two tensors are apart, relative to the larger one; 0 if they are equal bit for bit."""
     if one.hash == other.hash:

@@ -29,6 +29,13 @@ def test_it_is_between_two_checkpoints_that_are_close() -> None:
     assert (chosen.step, chosen.checkpoint) == (3, checkpoint(2))
 
 
+def test_it_is_in_the_middle_of_a_later_epoch_if_possible() -> None:
+    saved = tuple(checkpoint(step) for step in range(3, 20, 3))
+
+    assert choose_interruption(saved, 20, epochs=[step // 6 for step in range(20)]).checkpoint == checkpoint(9)
+    assert choose_interruption(saved, 20, epochs=[0] * 20).checkpoint == checkpoint(3)
+
+
 def test_it_is_after_one_whose_name_comes_before_that_of_an_older_one() -> None:
     saved = tuple(checkpoint(step, f"step_{step}.pt") for step in range(3, 16, 3))
 
