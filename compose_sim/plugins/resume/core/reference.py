@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compose_sim.plugins.resume.core.trajectory import Run, State, Trajectory, apart
 
@@ -55,7 +55,31 @@ def make_reference(whole: Run, interrupted: Run) -> Reference:
         )
         for rank, trajectory in interrupted.items()
     }
+    if not why:
+        joined = {rank: _without(joined[rank], _of_no_effect(whole, interrupted, rank)) for rank in joined}
     return Reference(ranks=joined, interrupted_at=common, noise=noise, why_not=why, first_difference=first)
+
+
+def _of_no_effect(whole: Run, interrupted: Run, rank: int) -> set[str]:
+    """Return the random generators of a rank that are not drawn from: each run has them in another state, and keeps them in it."""
+    one, two = (run[rank].states if rank in run else () for run in (whole, interrupted))
+    begun = one[0].random if one and two else {}
+    return {
+        name
+        for name, state in begun.items()
+        if two[0].random.get(name) != state and all(each.random.get(name) == state for each in one)
+    }
+
+
+def _without(trajectory: Trajectory, generators: set[str]) -> Trajectory:
+    if not generators:
+        return trajectory
+
+    def stripped(state: State) -> State:
+        return replace(state, random={name: each for name, each in state.random.items() if name not in generators})
+
+    last = trajectory.last
+    return Trajectory(states=tuple(map(stripped, trajectory.states)), last=last and stripped(last))
 
 
 def _after(whole: Trajectory | None, step: int) -> tuple[State, ...]:

@@ -86,7 +86,7 @@ def _explain(
         )
     same = [each for each in range(reference.steps) if _samples(reference, rank, each) == found.samples]
     if not same:
-        return _unknown(step, wanted, found, reference, rank)
+        return _unknown(wanted, found, reference, rank, observed)
     nearest = min(same, key=lambda each: (abs(each - step) > 1, each))
     epoch, position = _place(reference, rank, nearest)
     wanted_epoch, wanted_position = _place(reference, rank, step)
@@ -106,16 +106,24 @@ def _explain(
     return "sampler-position", which
 
 
-def _unknown(step: int, wanted: State, found: State, reference: Reference, rank: int) -> tuple[Missing, str]:
+def _unknown(wanted: State, found: State, reference: Reference, rank: int, observed: Observed) -> tuple[Missing, str]:
+    if _follow(reference, rank, found):
+        return "sampler-position", "the samples follow one another as before, but those of two steps are in one"
     drawn = _drawn(wanted, found)
-    overlap = {each for batch in wanted.samples for each in batch or ()} & {
-        each for batch in found.samples for each in batch or ()
-    }
-    if overlap and not drawn:
-        return "sampler-position", "some of the samples are those of other steps"
     if drawn:
         return "random", f"no step has these samples: the random state of {' and '.join(drawn)} differs"
+    if not _has_set_epoch(observed):
+        return "random", "no step has these samples: a generator of its own, which gives their order, has another state"
     return "sampler-epoch", "no step has these samples: the order is another one"
+
+
+def _follow(reference: Reference, rank: int, found: State) -> bool:
+    """Return whether the samples of this step follow one another in the reference too."""
+    own = [each for batch in found.samples for each in batch or ()]
+    trained = reference.ranks[rank].states
+    order = [each for state in trained for batch in state.samples for each in batch or ()]
+    places = [place for place, each in enumerate(order) if own and each == own[0]]
+    return len(own) > 1 and any(order[place : place + len(own)] == own for place in places)
 
 
 def _samples(reference: Reference, rank: int, step: int) -> object:

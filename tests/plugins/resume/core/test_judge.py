@@ -223,6 +223,38 @@ def test_another_scale_may_skip_another_step_with_its_batches() -> None:
     assert [each.missing for each in found.findings] == ["scaler"]
 
 
+def with_random(number: int) -> Change:
+    """Return a change by which a generator that nothing draws from has this state."""
+    return lambda found, *_: replace(found, random={**(found.random or {}), "python": number})
+
+
+def of_other_samples(found: HeldState, step: int, rank: int) -> HeldState:
+    """Change samples to those that no step has, in the second epoch after the resume."""
+    batch = found.batches[0]
+    other = tuple(1000 + each for each in batch.indices or ())
+    return replace(found, batches=(batch._replace(indices=other, rows=other),)) if step >= 2 * EPOCH else found
+
+
+def test_an_order_from_an_unknown_generator_is_not_blamed_on_one_without_a_seed() -> None:
+    runs = {
+        "whole": observed(0, STEPS, with_random(1)),
+        "interrupted": observed(0, CUT, with_random(2)),
+    }
+    found = judged(both(with_random(3), of_other_samples), **runs)
+
+    assert [each.missing for each in found.findings] == ["random"]
+    assert "python" not in found.text
+
+
+def test_samples_of_two_steps_in_one_are_a_wrong_position() -> None:
+    def change(found: HeldState, step: int, rank: int) -> HeldState:
+        batches = [state(each, rank).batches[0].indices or () for each in (step - 1, step)]
+        shifted = (batches[0][1], batches[1][0])
+        return replace(found, batches=(found.batches[0]._replace(indices=shifted, rows=shifted),))
+
+    assert judged(change).findings[0].missing == "sampler-position"
+
+
 def test_two_missing_states_are_both_named() -> None:
     found = judged(both(with_tensor(2), of_step(lambda step: step - SAVED, "groups")))
 
