@@ -271,7 +271,13 @@ def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Missi
         return
     wanted, found = (each.of("parameter") for each in (pair.wanted, pair.found))
     way = distance(wanted, pair.begins.of("parameter"))
-    if way and distance(wanted, found) / way > max(_MOVED, 100 * reference.noise):
+    far = max(_MOVED, 100 * reference.noise)
+    if way and (wrong := _wrong_averages(pair, far * way)):
+        yield _finding(
+            pair, "average", _text_of("average", wrong, pair), moves.fix_for("average"), moves.place_for("average")
+        )
+        return
+    if way and distance(wanted, found) / way > far:
         wrong = unequal(wanted, found, _EXACT)
         yield _finding(
             pair,
@@ -280,6 +286,13 @@ def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Missi
             "Look for state of the training that is not saved: what the loss, the gradients or the step depend on",
             moves.loaded_at,
         )
+
+
+def _wrong_averages(pair: Pair, far: float) -> list[Name]:
+    """Return the averages of the weights that differ by more than their rounding: some come to be at the first step only."""
+    wanted, found = pair.wanted.of("average"), pair.found.of("average")
+    both = {name: each for name, each in wanted.items() if name in found}
+    return unequal(both, found, _LOSS) if distance(both, found) > far else []
 
 
 def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> MissingState:

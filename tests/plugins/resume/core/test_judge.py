@@ -255,6 +255,16 @@ def test_samples_of_two_steps_in_one_are_a_wrong_position() -> None:
     assert judged(change).findings[0].missing == "sampler-position"
 
 
+def test_an_average_that_begins_again_at_the_first_step_is_named() -> None:
+    def change(found: HeldState, step: int, rank: int) -> HeldState:
+        average = None if step == SAVED else sketch(1 + 0.1 * step)
+        return replace(found, sketches=(*found.sketches[:3], average, *found.sketches[4:]))
+
+    found = judged(change)
+
+    assert [(each.missing, each.step) for each in found.findings] == [("average", SAVED + 2)]
+
+
 def test_two_missing_states_are_both_named() -> None:
     found = judged(both(with_tensor(2), of_step(lambda step: step - SAVED, "groups")))
 
