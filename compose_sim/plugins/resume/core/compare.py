@@ -104,15 +104,20 @@ def _with_length(
             MissingState(missing="off-by-one", step=min(step + made, reference.steps) + 1, text=text, fix=COUNT, at=at)
         ]
     is_counter = made > left and abs(made - left) > 1
+    counted = {"sampler-epoch", "random"} | ({"sampler-position"} if _is_whole(reference, step, made) else set())
     return [
         replace(each, missing="off-by-one", text=f"{each.text}, and {text}", fix=COUNT)
-        if is_counter
-        and each.missing in ("sampler-epoch", "random")
-        and each.step == step + 1
-        and "those of step" in each.text
+        if is_counter and each.missing in counted and each.step == step + 1 and "those of step" in each.text
         else each
         for each in findings
     ]
+
+
+def _is_whole(reference: Reference, step: int, made: int) -> bool:
+    """Return whether the resumed run makes all steps once more, although the whole run was in another epoch than the first one."""
+    states = [reference.at(min(reference.ranks), each) for each in (0, step)]
+    epochs = {each.batches[0][:2] for each in states if each is not None and each.batches}
+    return made == reference.steps and len(epochs) > 1
 
 
 def _drawn_since(pair: Pair, reference: Reference, moves: Moves, step: int) -> set[str]:

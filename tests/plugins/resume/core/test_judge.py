@@ -265,6 +265,16 @@ def test_an_average_that_begins_again_at_the_first_step_is_named() -> None:
     assert [(each.missing, each.step) for each in found.findings] == [("average", SAVED + 2)]
 
 
+def test_all_steps_once_more_are_a_wrong_counter() -> None:
+    resumed = observed(
+        0, STEPS, lambda found, step, rank: replace(state(step + SAVED, rank), batches=found.batches, step=step)
+    )
+
+    found = judged(resumed=resumed)
+
+    assert (found.findings[0].missing, found.findings[0].step) == ("off-by-one", SAVED + 1)
+
+
 def test_two_missing_states_are_both_named() -> None:
     found = judged(both(with_tensor(2), of_step(lambda step: step - SAVED, "groups")))
 
