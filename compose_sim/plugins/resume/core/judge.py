@@ -44,7 +44,7 @@ def judge(evidence: ThreeRuns) -> Judgement:
     moves = Moves(interrupted=evidence.interrupted, resumed=evidence.resumed, checkpoint=None, is_over=is_over)
     if not any(each.states for each in resumed.values()):
         return without_steps(evidence, moves, reference)
-    read = moves.loaded_paths()
+    read = {*moves.loaded_paths()}
     newest_first = sorted(checkpoints, key=lambda each: (not read & {*each.files}, -each.step))
     likely = [each.step for each in newest_first]
     found = align(reference, resumed, likely=likely)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.devices_and_files import FileUse
@@ -55,7 +56,7 @@ class Moves:
     def loaded_at(self) -> Place | None:
         """The line that reads the checkpoint."""
         moved = [each for each in self.resumed.of(StateMoved) if each.loaded and each.step == 0]
-        own = [each for each in moved if each.path in self._written]  # not those of pretrained weights
+        own = [each for each in moved if self._is_own(each.path)]  # not those of pretrained weights
         places = [*(each.at for each in own), *(each.at for each in self.read_files()), *(each.at for each in moved)]
         return next((at for at in places if at), None) or self.saved_at
 
@@ -70,9 +71,15 @@ class Moves:
         saved = (each for each in self.interrupted.of(StateMoved) if each.kind_of_state == "file" and not each.loaded)
         return {path for each in uses for path in (each.path, each.to) if path} | {each.path for each in saved}
 
+    def _is_own(self, path: str) -> bool:
+        """Return whether the interrupted run wrote this file, perhaps in a folder that it renamed."""
+        folders = {each.to for each in self.interrupted.of(FileUse) if each.op == "rename" and each.to}
+        return path in self._written or any(str(each) in folders for each in PurePosixPath(path).parents)
+
     def read_files(self) -> list[FileUse]:
-        """Return the reads of files that the interrupted run wrote."""
-        return [each for each in self.resumed.of(FileUse) if each.op == "read" and each.path in self._written]
+        """Return the reads before the first step of files that the interrupted run wrote."""
+        reads = (each for each in self.resumed.of(FileUse) if each.op == "read" and not each.steps)
+        return [each for each in reads if self._is_own(each.path)]
 
     def restored(self, rank: int, states: Mapping[str, int]) -> set[str]:
         """Return the generators that this rank had in one of these states before its first step: what it draws next may be shifted."""
@@ -80,27 +87,28 @@ class Moves:
         seen = [each.random for each in own.of(StateMoved) if each.random and each.step == 0] if own else []
         return {name for name, state in states.items() if any(each.get(name) == state for each in seen)}
 
-    def loaded_paths(self) -> set[str]:
-        """Return the files of the interrupted run that the resumed run loaded or read."""
-        return {*_loaded(self.resumed), *(each.path for each in self.read_files())}
+    def loaded_paths(self) -> list[str]:
+        """Return the files of the interrupted run that the resumed run loaded or read before its first step."""
+        moved = (each for each in self.resumed.of(StateMoved) if each.kind_of_state == "file" and each.loaded)
+        loaded = [each.path for each in moved if not each.step and each.path and self._is_own(each.path)]
+        return [*dict.fromkeys((*loaded, *(each.path for each in self.read_files())))]
 
     @property
     def names(self) -> str:
         """The first of the files that were loaded."""
-        return ", ".join(self.own_names[:2]) + (" …" if len(self.own_names) > 2 else "")
+        names = self.own_names
+        return ", ".join(names[:2]) + (" …" if len(names) > 2 else "")
+
+    @property
+    def own_names(self) -> list[str]:
+        """The names of the files that were loaded."""
+        return [*dict.fromkeys(path.rpartition("/")[2] for path in self.loaded_paths())]
 
     @property
     def has_begun_from_a_file(self) -> bool:
         """Whether the interrupted run itself had loaded a file before its first step."""
         loads = (each for each in self.interrupted.of(StateMoved) if each.loaded and each.kind_of_state == "file")
         return any(each.step == 0 for each in loads)
-
-    @cached_property
-    def own_names(self) -> list[str]:
-        """The files that were loaded, without those that the interrupted run had begun with, such as pretrained weights."""
-        given = {*_loaded(self.interrupted)} - self._written
-        found = (*_loaded(self.resumed), *(each.path for each in self.read_files()))
-        return [*dict.fromkeys(path.rpartition("/")[2] for path in found if path and path not in given)]
 
     def is_saved(self, missing: str) -> bool | None:
         """Whether a key of what was saved names this state; None if no keys are known."""
@@ -124,7 +132,3 @@ class Moves:
         if missing in _LOADED and self.is_saved(missing):
             return f"The checkpoint holds it: {_LOADED[missing]}"
         return _FIXES[missing]
-
-
-def _loaded(observed: Observed) -> list[str]:
-    return [each.path for each in observed.of(StateMoved) if each.kind_of_state == "file" and each.loaded]

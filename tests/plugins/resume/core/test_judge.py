@@ -322,6 +322,16 @@ def test_half_a_checkpoint_is_no_start_from_scratch() -> None:
     assert "half written" in found.findings[0].text
 
 
+def test_a_file_that_is_read_after_the_training_was_not_resumed_from() -> None:
+    read = StateMoved("file", loaded=True, step=STEPS, path=f"/run/step-{SAVED}.pt")
+    resumed = observed(0, STEPS)
+    ranks = {rank: replace(each, records=(*each.records, read)) for rank, each in resumed.ranks.items()}
+
+    found = judged(first=0, resumed=Observed(ranks=ranks))
+
+    assert "read no file" in found.text
+
+
 def test_an_older_checkpoint_is_named() -> None:
     found = judged(first=4, saved=(4, SAVED))
 
