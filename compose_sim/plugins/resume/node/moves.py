@@ -68,9 +68,10 @@ def _into_module(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 
 def _into_optimizer(context: RankContext, call: points.TorchCall) -> points.Steps:
-    number = tracked.optimizers.number(call.owner)
+    number, state = tracked.optimizers.number(call.owner), call.value("state_dict")
     yield
-    _note(context, "optimizer", number=number)
+    if not isinstance(state, Mapping) or state.get("state"):  # Accelerate loads an empty state to move it to a device
+        _note(context, "optimizer", number=number)
 
 
 def _into_scheduler(context: RankContext, call: points.TorchCall) -> points.Steps:
