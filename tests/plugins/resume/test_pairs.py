@@ -38,6 +38,7 @@ def test_the_state_that_is_missing_is_named_and_right_scripts_pass(pair: Pair, t
         assert (report["verdict"], result["status"]) == ("failed", "failed")
         assert result["detail"].partition(":")[0] == pair.missing
         assert result["place"] is None or result["place"]["file"] == str(script)
+        assert pair.missing != "scheduler" or "Save scheduler.state_dict() and load it" in result["fix"]
     else:
         assert (report["verdict"], result["status"]) == ("passed", "passed"), result["detail"]
     assert script.read_text() == text
