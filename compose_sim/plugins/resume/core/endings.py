@@ -59,6 +59,8 @@ def _without_a_sign(evidence: ThreeRuns) -> Judgement:
     why = evidence.interruption.why_not
     saved = why or f"the first run had saved {_saved(evidence.interruption)}"
     text = f"it does not resume: it started at step 0 and read no file that the first run wrote ({saved})"
+    if evidence.is_one_run:
+        text = "it does not resume: it started at step 0 and read no file that the round before wrote"
     if why:
         text += f". {_save_earlier(evidence)}"
         return Judgement(status="inconclusive", text=text)

@@ -285,6 +285,14 @@ def test_a_start_from_scratch_is_no_resume() -> None:
     found = judged(first=0)
 
     assert found.findings[0].missing == "not-resumed"
+    assert "(the first run had saved" in found.text
+
+
+def test_a_round_that_starts_from_scratch_is_not_said_to_follow_one_that_saved_nothing() -> None:
+    found = judged(first=0, is_one_run=True, interruption=Interruption(step=0, checkpoint=None))
+
+    assert found.findings[0].missing == "not-resumed"
+    assert "saved" not in found.text
 
 
 def test_half_a_checkpoint_is_no_start_from_scratch() -> None:
