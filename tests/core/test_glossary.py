@@ -57,6 +57,7 @@ def test_a_topic_is_found_whatever_its_case_and_hyphens(name: str, term: str) ->
             "DTensor",
         ),
         *("ZeRO", "shard", "replica", "tensor parallelism", "pipeline parallelism", "micro-batch", "bubble"),
+        *("resume", "random state", "warm-up"),
         *("checkpoint", "resharding", "epoch", "no_sync", "gradient accumulation", "activation checkpointing"),
         *("mixed precision", "loss scaling", "global batch", "straggler", "flight recorder", "torchrun"),
     ],
