@@ -16,8 +16,9 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
+from compose_sim.plugins.learn.app.attempt import attempt
 from compose_sim.plugins.learn.app.author import MAX_WORDS, begin_course, prove, staged
-from compose_sim.plugins.learn.app.course_folder import ACCEPT, PAGE, REJECT, SOLUTION, TEMPLATES, read_course
+from compose_sim.plugins.learn.app.course_folder import ACCEPT, PAGE, REJECT, SCRIPT, SOLUTION, TEMPLATES, read_course
 from compose_sim.plugins.learn.core.lesson import Course, Lesson
 
 COURSE = read_course()
@@ -31,6 +32,18 @@ def test_the_solution_passes_and_the_script_fails_for_the_named_reason(name: str
     proof = prove(COURSE.lessons[name])
 
     assert proof.problems == ()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("script", "status"), [(SOLUTION, "passed"), (SCRIPT, "failed")])
+def test_a_lesson_compares_the_state_before_and_after_a_restart(script: str, status: str) -> None:
+    lesson = COURSE.lessons["28-same-run"]
+    with staged(lesson, lesson.read(script)) as project:
+        outcome = attempt(lesson, project).outcome
+
+    statuses = {each.id: each.status for each in outcome.findings}
+    assert outcome.status == status, outcome.reason
+    assert (statuses["recoveries_at_least"], statuses["state_continuous"]) == ("passed", status)
 
 
 @pytest.mark.parametrize("name", COURSE.lessons)
