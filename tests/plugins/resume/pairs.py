@@ -17,12 +17,11 @@ class Pair:
     missing: str = ""
     changes: tuple[tuple[str, str], ...] = ()
     options: tuple[str, ...] = ()
-    needs: str = ""
 
 
-def write(pair: Pair, folder: Path) -> Path:
+def write(pair: Pair, folder: Path, scripts: Path = SCRIPTS) -> Path:
     """Write the script into a folder; each text that is replaced must be there."""
-    text = (SCRIPTS / pair.script).read_text()
+    text = (scripts / pair.script).read_text()
     for old, new in pair.changes:
         assert old in text, old
         text = text.replace(old, new)
@@ -31,16 +30,10 @@ def write(pair: Pair, folder: Path) -> Path:
     return path
 
 
-def _wrong(
-    script: str,
-    missing: str,
-    *changes: tuple[str, str],
-    name: str = "",
-    options: tuple[str, ...] = (),
-    needs: str = "",
-) -> Pair:
+def wrong(script: str, missing: str, *changes: tuple[str, str], name: str = "", options: tuple[str, ...] = ()) -> Pair:
+    """Return a wrong twin of a script."""
     name = f"{script[:-3]}-{name or missing}"
-    return Pair(name=name, script=script, missing=missing, changes=changes, options=options, needs=needs)
+    return Pair(name=name, script=script, missing=missing, changes=changes, options=options)
 
 
 PAIRS = (
@@ -68,8 +61,8 @@ PAIRS = (
             ("            if number < first:\n                continue\n", ""),
         ),
     ),
-    _wrong("ddp.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
-    _wrong(
+    wrong("ddp.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+    wrong(
         "ddp.py",
         "optimizer",
         (
@@ -79,8 +72,8 @@ PAIRS = (
         ),
         name="made-after-loading",
     ),
-    _wrong("ddp.py", "scheduler", ('        scheduler.load_state_dict(state["scheduler"])\n', "")),
-    _wrong(
+    wrong("ddp.py", "scheduler", ('        scheduler.load_state_dict(state["scheduler"])\n', "")),
+    wrong(
         "ddp.py",
         "average",
         (
@@ -88,21 +81,21 @@ PAIRS = (
             "        average = {n: v.detach().clone() for n, v in model.module.named_parameters()}\n",
         ),
     ),
-    _wrong("ddp.py", "random", ('        torch.set_rng_state(own["torch"])\n', "")),
-    _wrong("ddp.py", "random", ('        random.setstate(own["python"])\n', ""), name="random-of-python"),
-    _wrong("ddp.py", "random-of-rank-0", ('f"random-{rank}.pt", weights_only', '"random-0.pt", weights_only')),
-    _wrong("ddp.py", "sampler-position", ("    first = step % len(loader)\n", "    first = 0\n")),
-    _wrong(
+    wrong("ddp.py", "random", ('        torch.set_rng_state(own["torch"])\n', "")),
+    wrong("ddp.py", "random", ('        random.setstate(own["python"])\n', ""), name="random-of-python"),
+    wrong("ddp.py", "random-of-rank-0", ('f"random-{rank}.pt", weights_only', '"random-0.pt", weights_only')),
+    wrong("ddp.py", "sampler-position", ("    first = step % len(loader)\n", "    first = 0\n")),
+    wrong(
         "ddp.py",
         "sampler-epoch",
         ("    first = step % len(loader)\n", "    first = step % len(loader)\n    begun = step // len(loader)\n"),
         ("sampler.set_epoch(epoch)", "sampler.set_epoch(epoch - begun)"),
         ("EPOCHS, EVERY = 3, 5", "EPOCHS, EVERY = 3, 10"),
     ),
-    _wrong("ddp.py", "off-by-one", ('            "step": step,\n', '            "step": step + 1,\n')),
+    wrong("ddp.py", "off-by-one", ('            "step": step,\n', '            "step": step + 1,\n')),
     Pair(name="by_epoch", script="by_epoch.py"),
-    _wrong("by_epoch.py", "random", ('        torch.set_rng_state(torch.load(path / f"random-{rank}.pt"))\n', "")),
-    _wrong(
+    wrong("by_epoch.py", "random", ('        torch.set_rng_state(torch.load(path / f"random-{rank}.pt"))\n', "")),
+    wrong(
         "by_epoch.py",
         "buffers",
         (
@@ -110,35 +103,35 @@ PAIRS = (
             'model.module.load_state_dict({n: v for n, v in state["model"].items() if "running" not in n}, strict=False)',
         ),
     ),
-    _wrong("by_epoch.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+    wrong("by_epoch.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
     Pair(name="accumulating", script="accumulating.py"),
-    _wrong("accumulating.py", "scaler", ('        scaler.load_state_dict(state["scaler"])\n', "")),
-    _wrong("accumulating.py", "accumulation", ("EVERY = 4, 16, 16", "EVERY = 4, 16, 18")),
+    wrong("accumulating.py", "scaler", ('        scaler.load_state_dict(state["scaler"])\n', "")),
+    wrong("accumulating.py", "accumulation", ("EVERY = 4, 16, 16", "EVERY = 4, 16, 18")),
     Pair(name="sharded", script="sharded.py"),
-    _wrong("sharded.py", "optimizer", ('    optimizer.load_state_dict(state["optimizer"])\n', "")),
-    _wrong("sharded.py", "older-checkpoint", (", key=int)", ")")),
-    _wrong("sharded.py", "shards", ('step_{steps[-1]}-{dist.get_rank()}.pt"', 'step_{steps[-1]}-0.pt"')),
+    wrong("sharded.py", "optimizer", ('    optimizer.load_state_dict(state["optimizer"])\n', "")),
+    wrong("sharded.py", "older-checkpoint", (", key=int)", ")")),
+    wrong("sharded.py", "shards", ('step_{steps[-1]}-{dist.get_rank()}.pt"', 'step_{steps[-1]}-0.pt"')),
     Pair(name="numbered", script="numbered.py"),
-    _wrong(
+    wrong(
         "numbered.py",
         "older-checkpoint",
         ("key=number_of)", "key=lambda path: path.stat().st_mtime)"),
         name="time-stamp",
         options=("--interrupt", "sigkill"),
     ),
-    _wrong(
+    wrong(
         "numbered.py",
         "emergency-checkpoint",
         ("    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "    signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"),
     ),
-    _wrong(
+    wrong(
         "numbered.py",
         "off-by-one",
         ("                save(model, optimizer, step)", "                save(model, optimizer, step + 1)"),
         name="named-one-later",
         options=("--interrupt", "sigkill"),
     ),
-    _wrong(
+    wrong(
         "numbered.py",
         "random",
         (
@@ -149,14 +142,14 @@ PAIRS = (
         ),
         name="order-of-a-set",
     ),
-    _wrong(
+    wrong(
         "numbered.py",
         "emergency-checkpoint",
         ("num_workers=1, worker_init_fn=lambda _: ignore())", "num_workers=2, persistent_workers=True)"),
         name="two-workers",
     ),
     Pair(name="numbered-killed-while-saving", script="numbered.py", options=("--mid-save",)),
-    _wrong(
+    wrong(
         "numbered.py",
         "restart-failed",
         ('    new = SHARED / "unfinished"\n', '    new = SHARED / f"step_{step}.pkl"\n'),
@@ -164,13 +157,13 @@ PAIRS = (
         options=("--mid-save",),
     ),
     Pair(name="drawing", script="drawing.py"),
-    _wrong("drawing.py", "random", ('    torch.set_rng_state(state["random"][rank])\n', "")),
-    _wrong("drawing.py", "random-of-rank-0", ('state["random"][rank]', 'state["random"][0]')),
-    _wrong("drawing.py", "not-resumed", ("if arguments.resume:", "if False:")),
+    wrong("drawing.py", "random", ('    torch.set_rng_state(state["random"][rank])\n', "")),
+    wrong("drawing.py", "random-of-rank-0", ('state["random"][rank]', 'state["random"][0]')),
+    wrong("drawing.py", "not-resumed", ("if arguments.resume:", "if False:")),
     Pair(name="by-hand", script="by_hand.py"),
-    _wrong("by_hand.py", "optimizer", ('    momentum.velocity = state["velocity"]\n', "")),
-    _wrong("by_hand.py", "off-by-one", ('    first = state["step"]\n', '    first = state["step"] - 1\n')),
-    _wrong(
+    wrong("by_hand.py", "optimizer", ('    momentum.velocity = state["velocity"]\n', "")),
+    wrong("by_hand.py", "off-by-one", ('    first = state["step"]\n', '    first = state["step"] - 1\n')),
+    wrong(
         "sharded.py",
         "shards",
         (
@@ -188,7 +181,7 @@ PAIRS = (
         ),
         name="local-of-rank-0",
     ),
-    _wrong(
+    wrong(
         "drawing.py",
         "scheduler",
         ("while step < 14:\n", "begun = step\nwhile step < 14:\n"),
@@ -196,7 +189,7 @@ PAIRS = (
         name="warm-up-again",
     ),
     Pair(name="distributed-checkpoint", script="distributed_checkpoint.py"),
-    _wrong(
+    wrong(
         "distributed_checkpoint.py",
         "optimizer",
         (
@@ -206,7 +199,7 @@ PAIRS = (
         ('    set_optimizer_state_dict(model, optimizer, state["optimizer"])\n', ""),
     ),
     Pair(name="distributed-checkpoint-4-to-2", script="distributed_checkpoint.py", options=("--world", "4:2")),
-    _wrong(
+    wrong(
         "distributed_checkpoint.py",
         "optimizer",
         (
@@ -219,31 +212,29 @@ PAIRS = (
     ),
     Pair(name="asynchronous", script="asynchronous.py"),
     Pair(name="asynchronous-killed-while-saving", script="asynchronous.py", options=("--mid-save",)),
-    _wrong(
+    wrong(
         "asynchronous.py",
         "restart-failed",
         ("                saving.result()\n                publish(folder)\n", "                saving.result()\n"),
         ("process_group=of_savers)\n", "process_group=of_savers)\n            publish(folder)\n"),
         options=("--mid-save",),
     ),
-    _wrong("asynchronous.py", "off-by-one", ('moments, "step": step}', 'moments, "step": step - 1}')),
-    Pair(name="safe-tensors", script="safe_tensors.py", needs="safetensors"),
-    _wrong(
+    wrong("asynchronous.py", "off-by-one", ('moments, "step": step}', 'moments, "step": step - 1}')),
+    Pair(name="safe-tensors", script="safe_tensors.py"),
+    wrong(
         "safe_tensors.py",
         "buffers",
         ("save_file(model.module.state_dict(), ", "save_file(dict(model.module.named_parameters()), "),
         ('"model.safetensors"))', '"model.safetensors"), strict=False)'),
-        needs="safetensors",
     ),
-    _wrong(
+    wrong(
         "safe_tensors.py",
         "optimizer",
         ('        optimizer.load_state_dict(rest["optimizer"])\n', ""),
-        needs="safetensors",
     ),
     Pair(name="zero-redundancy", script="zero_redundancy.py"),
-    _wrong("zero_redundancy.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
-    _wrong(
+    wrong("zero_redundancy.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+    wrong(
         "zero_redundancy.py",
         "optimizer",
         (
@@ -253,12 +244,12 @@ PAIRS = (
         name="optimizer-on-rank-0",
     ),
     Pair(name="stream", script="stream.py"),
-    _wrong("stream.py", "sampler-position", ("Stream(**stream)", 'Stream(**{**stream, "used": 0})')),
-    _wrong(
+    wrong("stream.py", "sampler-position", ("Stream(**stream)", 'Stream(**{**stream, "used": 0})')),
+    wrong(
         "stream.py", "sampler-rank", ('torch.load(SHARED / f"stream-{rank}.pt")', 'torch.load(SHARED / "stream-0.pt")')
     ),
     Pair(name="lines-killed-while-saving", script="lines.py", options=("--mid-save",)),
-    _wrong(
+    wrong(
         "lines.py",
         "parameters",
         ('    new = PATH.with_suffix(".new")\n', "    new = PATH\n"),
@@ -266,7 +257,7 @@ PAIRS = (
     ),
     Pair(name="other-size-4-to-2", script="other_size.py", options=("--world", "4:2")),
     Pair(name="other-size-2-to-4", script="other_size.py", options=("--world", "2:4")),
-    _wrong(
+    wrong(
         "other_size.py",
         "sampler-position",
         (

@@ -13,9 +13,11 @@ import pytest
 from tests.plugins.resume.pairs import PAIRS, Pair, write
 
 
-def check_resume(folder: Path, *words: str, engine: str = "local") -> dict[str, Any]:
+def check_resume(
+    folder: Path, *words: str, engine: str = "local", python: str | Path = sys.executable
+) -> dict[str, Any]:
     """Return the report of `check --resume`."""
-    command = [sys.executable, "-m", "compose_sim", "check", "--resume", "--engine", engine, "--json", *words]
+    command = [python, "-m", "compose_sim", "check", "--resume", "--engine", engine, "--json", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -26,8 +28,6 @@ def check_resume(folder: Path, *words: str, engine: str = "local") -> dict[str, 
 @pytest.mark.train
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_state_that_is_missing_is_named_and_right_scripts_pass(pair: Pair, tmp_path: Path) -> None:
-    if pair.needs:
-        pytest.importorskip(pair.needs)
     script = write(pair, tmp_path)
     text = script.read_text()
 
