@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Create .venv-recipes: composesim with Horovod, Ray and PaddlePaddle, and the system packages that Horovod needs.
+# Create .venv-recipes: composesim with Horovod, Ray, PaddlePaddle and four trainers, and the system packages that Horovod needs.
 #
 #   scripts/recipes.sh             install what is missing; Horovod is compiled once for each torch, which takes minutes
 #   scripts/recipes.sh --check     list what is missing, on stderr; exit status 0 or 1
@@ -14,6 +14,7 @@ STAMP=$VENV/composesim-recipes
 BUILD_HOROVOD=compose_sim/plugins/horovod/templates/image/build-horovod.sh # not there without that plug-in
 mapfile -t REQUIREMENTS < <(find templates compose_sim/plugins -path '*/image/requirements/*.txt' 2>/dev/null | sort)
 VALIDATORS=(kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0) # of exported job files: tests/plugins/job_files/core/exports/test_validators.py
+FRAMEWORKS=(lightning==2.6.6 accelerate==1.15.0 transformers==5.24.0 torchdata==0.11.0) # of tests/plugins/resume/frameworks
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/composesim/wheels
 PATH=$PATH:/usr/sbin # where sshd is
 
@@ -46,7 +47,7 @@ ensure() {
     fi
     # shellcheck disable=SC2046  # one option for each file
     pip install "$(torch)" --editable . --group test $(printf -- '--requirement %s ' "${REQUIREMENTS[@]}")
-    pip install "${VALIDATORS[@]}"
+    pip install "$(torch)" "${VALIDATORS[@]}" "${FRAMEWORKS[@]}"
     pip uninstall --yes rfc3987-syntax lark # Jupyter's: where they are, each process of Ray takes 1.4 s of CPU longer to start
     pip check >/dev/null || { "$VENV/bin/python" -m pip check >&2; fail "packages in $VENV contradict each other."; }
     fingerprint >"$STAMP"
