@@ -1,6 +1,6 @@
 # Tasks for this checkout; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist zoo course bench bench-against soak public release clean
+.PHONY: help perfetto setup recipes demo engine slurm check lint format docs site pictures test matrix gpu fast without audit fuzz lock lowest dist exhaustive zoo course bench bench-against soak public release clean
 
 # The end of `make help` explains these.
 export PYTHON TORCH TORCH_INDEX LOCKED MATRIX_HOME
@@ -101,6 +101,9 @@ dist: setup ## Build the sdist, the wheel and their SBOM (CycloneDX) in dist
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	@scripts/dependencies.sh sbom
+
+exhaustive: setup ## Run the tests that make test leaves out because others of their kind run: scripts that resume, right and wrong
+	$(BIN)/python -m pytest -m exhaustive $(ARGS)
 
 zoo: setup ## Run the checks on scripts that are wrong and on scripts that only look wrong; ARGS=set-epoch selects some
 	$(BIN)/python -m tests.zoo $(ARGS)

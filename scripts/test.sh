@@ -53,6 +53,7 @@ find_tiers() {
     if [ "${CI:-}" != true ] && ! slurm=$(scripts/slurm.sh --check 2>&1); then
         leave_out slurm "slurm: ${slurm##*$'\n'} To run it: make slurm (as root)"
     fi
+    leave_out exhaustive "exhaustive: more scripts of kinds that were tested. To run it: make exhaustive"
     if ! [ -e /proc/driver/nvidia/version ]; then
         leave_out gpu "gpu: this machine has no NVIDIA GPU."
     fi

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -268,3 +272,14 @@ PAIRS = (
         options=("--world", "4:2"),
     ),
 )
+
+
+def with_marks(pairs: Sequence[Pair], key: Callable[[Pair], str]) -> list[Any]:
+    """Return the pairs for pytest, of which `make test` runs the first of each key, and `make exhaustive` the others."""
+    seen: set[str] = set()
+    found = []
+    for each in pairs:
+        marks = [pytest.mark.exhaustive] if key(each) in seen else []
+        seen.add(key(each))
+        found.append(pytest.param(each, id=each.name, marks=marks))
+    return found

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.resume.frameworks.pairs import PAIRS, SCRIPTS
-from tests.plugins.resume.pairs import Pair, write
+from tests.plugins.resume.pairs import Pair, with_marks, write
 from tests.plugins.resume.test_pairs import check_resume
 
 
 @pytest.mark.recipes
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+@pytest.mark.parametrize("pair", with_marks(PAIRS, lambda pair: f"{pair.script} {bool(pair.missing)}"))
 def test_the_state_that_is_missing_is_named_and_right_scripts_pass(
     pair: Pair, tmp_path: Path, recipes_python: Path
 ) -> None:
