@@ -219,7 +219,7 @@ def choose_torn(
     largest = max(chosen.files, key=lambda path: sizes.get(path, 0))
     own = [path for path in chosen.opened if path == largest]
     others = [path for path in chosen.opened if path not in chosen.files]
-    return chosen, (others or own or [largest])[0]
+    return chosen, (own or others or [largest])[0]
 
 
 def _unsorted(usable: list[Checkpoint]) -> Checkpoint | None:

@@ -13,6 +13,7 @@ from compose_sim.node.records.record import Place
 from compose_sim.node.records.resumption import StateMoved
 from compose_sim.plugins.resume.core.checkpoints import Checkpoint
 from compose_sim.plugins.resume.core.findings import Missing
+from compose_sim.plugins.resume.core.trajectory import steps_before
 
 _KEYS: dict[str, tuple[str, ...]] = {
     "optimizer": ("optim", "opt", "velocity", "momentum", "exp_avg"),
@@ -77,9 +78,9 @@ class Moves:
         return path in self._written or any(str(each) in folders for each in PurePosixPath(path).parents)
 
     def read_files(self) -> list[FileUse]:
-        """Return the reads before the first step of files that the interrupted run wrote."""
-        reads = (each for each in self.resumed.of(FileUse) if each.op == "read" and not each.steps)
-        return [each for each in reads if self._is_own(each.path)]
+        """Return the reads before the first step of training, which none without a gradient is, of files of the interrupted run."""
+        before = (each for rank in self.resumed for step, each in steps_before(rank.records) if not step)
+        return [each for each in before if isinstance(each, FileUse) and each.op == "read" and self._is_own(each.path)]
 
     def restored(self, rank: int, states: Mapping[str, int]) -> set[str]:
         """Return the generators that this rank had in one of these states before its first step: what it draws next may be shifted."""
