@@ -26,7 +26,7 @@ from .devices import index_of
 
 NAME = "CUDA emulated on the CPU"
 CAPABILITY = (8, 0)  # of a device with bfloat16 and TF32, by which scripts choose types
-CUDA_VERSION = "12.8"
+CUDA_VERSION = "12.8"  # of a torch that was built without CUDA
 CUDNN_VERSION = 91002
 NCCL_VERSION = (2, 27, 5)
 _DRIVER_VERSION = "570.00"
@@ -180,7 +180,7 @@ def describe_devices() -> None:
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(cuda.nvtx, name, lambda *arguments, **options: -2)  # NVTX's answer without a profiler
     libraries: Any = torch
-    libraries.version.cuda = CUDA_VERSION
+    libraries.version.cuda = libraries.version.cuda or CUDA_VERSION  # other libraries compare it with their own
     libraries._C._cuda_getCurrentRawStream = lambda index: 0
 
 
@@ -352,7 +352,7 @@ def emulate_pynvml(module: Any) -> None:
         **{name: unsupported for name in vars(module) if name.startswith(("nvmlDevice", "nvmlSystem", "nvmlUnit"))},
         **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags", "nvmlShutdown"), nothing),
         "nvmlSystemGetDriverVersion": lambda: _DRIVER_VERSION,
-        "nvmlSystemGetCudaDriverVersion": lambda: int(CUDA_VERSION.replace(".", "0")) * 10,
+        "nvmlSystemGetCudaDriverVersion": lambda: int(str(torch.version.cuda).replace(".", "0")) * 10,
         "nvmlDeviceGetCount": devices.count,
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetHandleByUUID": lambda uuid: handle(by_uuid(uuid)),

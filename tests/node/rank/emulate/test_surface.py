@@ -11,6 +11,7 @@ import pytest
 
 from tests.builders import PATIENCE_S, ROOT
 from tests.node.emulated.cuda_surface import PROBES
+from tests.node.rank.emulate.conftest import Emulation
 
 pytestmark = pytest.mark.train
 
@@ -36,3 +37,10 @@ def answers() -> dict[str, str]:
 @pytest.mark.parametrize(("expression", "answer"), PROBES, ids=lambda text: text[:60])
 def test_the_answer_is_that_of_a_gpu(answers: dict[str, str], expression: str, answer: str) -> None:
     assert answers[expression] == answer
+
+
+def test_the_version_of_cuda_is_that_of_the_build(emulated: Emulation) -> None:
+    """Libraries such as torchvision compare it with the one that they were built for."""
+    own = subprocess.check_output([sys.executable, "-c", "import torch; print(torch.version.cuda)"], text=True).strip()
+
+    assert emulated("torch.version.cuda") == ("12.8" if own == "None" else own)
