@@ -68,7 +68,7 @@ def judge(evidence: ThreeRuns) -> Judgement:
         shifted = compared.shifted
     findings += _of_termination(evidence)
     made = max(len(each.states) for each in resumed.values())
-    if evidence.ending.is_failure and not findings:
+    if evidence.ending.is_failure:
         findings.append(broken_off(evidence, moves, found.step + made + 1))
     missing = tuple(_concluded(first_of(findings), moves))
     if missing:

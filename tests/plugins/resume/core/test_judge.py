@@ -391,3 +391,9 @@ def test_a_second_start_without_a_step_fails() -> None:
     found = judged(resumed=Observed(ranks={}))
 
     assert found.findings[0].missing == "restart-failed"
+
+
+def test_a_second_start_that_fails_later_is_named_beside_what_it_lacks() -> None:
+    found = judged(with_tensor(2), ending=Ending(verdict="failed"))
+
+    assert [each.missing for each in found.findings] == ["optimizer", "restart-failed"]
