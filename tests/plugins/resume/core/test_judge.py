@@ -397,3 +397,21 @@ def test_a_second_start_that_fails_later_is_named_beside_what_it_lacks() -> None
     found = judged(with_tensor(2), ending=Ending(verdict="failed"))
 
     assert [each.missing for each in found.findings] == ["optimizer", "restart-failed"]
+
+
+def test_an_average_may_be_the_one_of_rank_0() -> None:
+    """Ranks may have other running statistics in a copy of the model, of which rank 0 saves its own."""
+
+    def of_its_rank(found: HeldState, _: int, rank: int) -> HeldState:
+        return replace(found, sketches=(*found.sketches[:3], sketch(7.0 + rank), *found.sketches[4:]))
+
+    def of_rank_0(found: HeldState, step: int, rank: int) -> HeldState:
+        return of_its_rank(found, step, 0 if step < SAVED + 2 else rank)
+
+    found = judged(
+        whole=observed(0, STEPS, of_its_rank),
+        interrupted=interrupted(of_its_rank),
+        resumed=observed(SAVED, STEPS, of_rank_0),
+    )
+
+    assert found.status == "passed", found.text
