@@ -145,8 +145,7 @@ class ResumedRun:
     ) -> dict[str, Any]:
         """Return what the ranks of the second run are told: its files are those of the first one, in another folder."""
         files = interruption.checkpoint.files if interruption.checkpoint else ()
-        there = {path: self._path_in(other, path, of=one) for path in files if path in sizes}
-        expected = {there[path]: int(0.9 * sizes[path]) for path in there}
+        expected = {_moved(path, one, other): int(0.9 * sizes[path]) for path in files if path in sizes}
         signal = "KILL" if self._options.interrupt == "sigkill" else "TERM"
         return {"interrupt": {"step": interruption.step, "signal": signal, "grace": _GRACE_S, "files": expected}}
 
@@ -216,10 +215,6 @@ class ResumedRun:
     def _in_nodes(self, world: World, path: str) -> str:
         own = {os.path.realpath(each): there for each, there in self._seen(world).items()}
         return next((there + path[len(each) :] for each, there in own.items() if path.startswith(each + "/")), path)
-
-    def _path_in(self, world: World, path: str, *, of: World) -> str:
-        """Return the path in nodes of the same file in another world."""
-        return path.replace(os.path.realpath(of.folder), os.path.realpath(world.folder))
 
     def _outside(self, world: World, checkpoints: Sequence[Checkpoint]) -> str:
         """Return why the runs would see each other's checkpoints, or lose them; "" if all are in the copies."""
@@ -332,9 +327,14 @@ def _size(world: str | None, resumes: bool, request: Request) -> dict[str, int]:
 def _tearing(checkpoint: Checkpoint, path: str, sizes: dict[str, int], one: World, other: World) -> dict[str, Any]:
     """Return what the ranks of the second run are told: the one that writes this file is killed when half of it is written."""
     size = sizes.get(path) or max((sizes.get(each, 0) for each in checkpoint.files), default=0)
-    there = path.replace(str(one.folder), str(other.folder))
+    there = _moved(path, one, other)
     kill = {"step": checkpoint.step + 3, "signal": "KILL", "grace": 0}  # if the file is not written this time
     return {"half": {there: {"step": checkpoint.step, "bytes": max(1, size // 2)}}, "interrupt": kill}
+
+
+def _moved(path: str, one: World, other: World) -> str:
+    """Return the path in nodes of the same file in another world."""
+    return path.replace(os.path.realpath(one.folder), os.path.realpath(other.folder))
 
 
 def _suffixes(checkpoints: Sequence[Checkpoint]) -> set[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from compose_sim.plugins.resume.core.reference import Reference
 from compose_sim.plugins.resume.core.trajectory import Name, Run, State, apart
 
+_Changing = tuple[tuple[int, Name], ...]  # (rank, parameter)
 _CLOSE = 2e-2  # relative: parameters that were saved with fewer digits
 
 
@@ -30,20 +31,18 @@ def align(reference: Reference, resumed: Run, *, likely: Sequence[int] = ()) -> 
     if others are those of a later step.
     """
     firsts = {rank: each.states[0] for rank, each in resumed.items() if each.states and rank in reference.ranks}
-    last = reference.interrupted_at
-    scores = {step: _score(reference, firsts, step) for step in range(last + 1)}
+    changing = tuple(_changing(reference, firsts))
+    scores = {step: _score(reference, firsts, changing, step) for step in range(reference.interrupted_at + 1)}
     best = max(scores.values(), default=0)
     if not firsts or not best:
-        averaged = _averaged(reference, firsts, range(last + 1))
-        return averaged or _nearest(reference, firsts, range(last + 1))
-    later = _unlike_start(reference, firsts) if scores[0] == best else {}
+        return _averaged(reference, firsts, changing) or _nearest(reference, firsts, changing)
+    later = _unlike_start(reference, firsts, changing) if scores[0] == best else {}
     if later:
         scores, best = later, max(later.values())
     steps = [step for step, score in scores.items() if score == best]
     step = next((each for each in likely if each in steps), steps[-1])
     others = tuple(_others(reference, firsts, step))
-    changing = sum(1 for _ in _changing(reference, firsts))
-    if not later and best < changing / 2 and (near := _nearest(reference, firsts, range(last + 1))):
+    if not later and best < len(changing) / 2 and (near := _nearest(reference, firsts, changing)):
         return near
     initial = bool(others) and all(_is_initial(reference, firsts[rank], rank, name) for rank, name in others)
     return Alignment(step=step, others=others, initial=initial)
@@ -62,15 +61,15 @@ def _changing(reference: Reference, firsts: dict[int, State]) -> Iterable[tuple[
                 yield rank, name
 
 
-def _score(reference: Reference, firsts: dict[int, State], step: int) -> int:
+def _score(reference: Reference, firsts: dict[int, State], changing: _Changing, step: int) -> int:
     return sum(
         1
-        for rank, name in _changing(reference, firsts)
+        for rank, name in changing
         if (state := reference.at(rank, step)) is not None and _is_equal(state, firsts[rank], name)
     )
 
 
-def _unlike_start(reference: Reference, firsts: dict[int, State]) -> dict[int, int]:
+def _unlike_start(reference: Reference, firsts: dict[int, State], changing: _Changing) -> dict[int, int]:
     """Return, by step, how many parameters are those of this step and not those of the start; only steps with some."""
     moved = {
         rank: replace(
@@ -78,7 +77,7 @@ def _unlike_start(reference: Reference, firsts: dict[int, State]) -> dict[int, i
         )
         for rank, first in firsts.items()
     }
-    scores = {step: _score(reference, moved, step) for step in range(1, reference.interrupted_at + 1)}
+    scores = {step: _score(reference, moved, changing, step) for step in range(1, reference.interrupted_at + 1)}
     return {step: score for step, score in scores.items() if score}
 
 
@@ -99,24 +98,23 @@ def _is_initial(reference: Reference, first: State, rank: int, name: Name) -> bo
     return begin is not None and _is_equal(begin, first, name)
 
 
-def _averaged(reference: Reference, firsts: dict[int, State], steps: Iterable[int]) -> Alignment | None:
+def _averaged(reference: Reference, firsts: dict[int, State], changing: _Changing) -> Alignment | None:
     """Return the step whose averages of the weights the parameters are."""
-    changing = [*_changing(reference, firsts)]
-    for step in steps:
-        states = {rank: reference.at(rank, step) for rank in firsts}
-        averages = {rank: state.averages if state is not None else set() for rank, state in states.items()}
-        if changing and all(firsts[rank].tensors[name].hash in averages[rank] for rank, name in changing):
-            return Alignment(step=step, others=tuple(changing), averaged=True)
+    hashes = {(rank, each.hash) for rank, name in changing if (each := firsts[rank].tensors.get(name))}
+    for step in range(reference.interrupted_at + 1) if hashes else ():
+        states = ((rank, reference.at(rank, step)) for rank in firsts)
+        if hashes <= {(rank, each) for rank, state in states if state is not None for each in state.averages}:
+            return Alignment(step=step, others=changing, averaged=True)
     return None
 
 
-def _nearest(reference: Reference, firsts: dict[int, State], steps: Iterable[int]) -> Alignment | None:
+def _nearest(reference: Reference, firsts: dict[int, State], changing: _Changing) -> Alignment | None:
     """Return the step with parameters that differ little; those of one step to the next differ more."""
     found: list[tuple[float, int]] = []
-    for step in steps:
+    for step in range(reference.interrupted_at + 1):
         differences = [
             apart(state.tensors[name], firsts[rank].tensors[name])
-            for rank, name in _changing(reference, firsts)
+            for rank, name in changing
             if (state := reference.at(rank, step)) is not None
             and name in state.tensors
             and name in firsts[rank].tensors

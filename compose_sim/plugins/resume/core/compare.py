@@ -27,7 +27,7 @@ _STATES: tuple[tuple[str, Missing], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A step of one rank in both runs."""
 
@@ -38,7 +38,12 @@ class Pair:
     found: State
     begins: State  # where the resumed run began, in the reference
     is_first: bool = False  # whether the optimizer has not stepped since the resume
-    averages_of_rank_0: frozenset[str] = frozenset()  # by hash; those that a checkpoint of rank 0 holds for all ranks
+    of_rank_0: State | None = None  # whose averages a checkpoint may hold for all ranks
+
+    @property
+    def shared_averages(self) -> set[str]:
+        """The hashes of the averages of rank 0."""
+        return self.of_rank_0.averages if self.of_rank_0 else set()
 
 
 def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
@@ -53,17 +58,8 @@ def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
                 own = rank, found.optimizer
                 is_first = own not in stepped and found.optimizer == wanted.optimizer
                 stepped.add(own)
-                first = reference.at(0, step + nth)
-                yield Pair(
-                    rank=rank,
-                    nth=nth,
-                    step=step + nth,
-                    wanted=wanted,
-                    found=found,
-                    begins=begins,
-                    is_first=is_first,
-                    averages_of_rank_0=frozenset(first.averages) if first is not None else frozenset(),
-                )
+                shared = reference.at(0, step + nth)
+                yield Pair(rank, nth, step + nth, wanted, found, begins, is_first, shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +228,8 @@ def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[Mi
         wanted, found = pair.wanted.of(kind), pair.found.of(kind)
         wrong = unequal(wanted, found, _EXACT)
         if kind == "average":
-            known = (name for name in wrong if name in found)  # else it is kept in another variable
-            wrong = [name for name in known if found[name].hash not in pair.averages_of_rank_0]
+            shared = pair.shared_averages  # of those that are not found, another variable may hold them
+            wrong = [name for name in wrong if name in found and found[name].hash not in shared]
         if wrong:
             yield _finding(pair, missing, _text_of(kind, wrong, pair), moves.fix_for(missing), moves.place_for(missing))
 
@@ -306,8 +302,8 @@ def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Missi
 def _wrong_averages(pair: Pair, far: float) -> list[Name]:
     """Return the averages of the weights that differ by more than their rounding: some come to be at the first step only."""
     wanted, found = pair.wanted.of("average"), pair.found.of("average")
-    known = (name for name in wanted if name in found and found[name].hash not in pair.averages_of_rank_0)
-    both = {name: wanted[name] for name in known}
+    shared = pair.shared_averages
+    both = {name: each for name, each in wanted.items() if name in found and found[name].hash not in shared}
     return unequal(both, found, _LOSS) if distance(both, found) > far else []
 
 

@@ -74,8 +74,11 @@ class Moves:
 
     def _is_own(self, path: str) -> bool:
         """Return whether the interrupted run wrote this file, perhaps in a folder that it renamed."""
-        folders = {each.to for each in self.interrupted.of(FileUse) if each.op == "rename" and each.to}
-        return path in self._written or any(str(each) in folders for each in PurePosixPath(path).parents)
+        return path in self._written or any(str(each) in self._new_names for each in PurePosixPath(path).parents)
+
+    @cached_property
+    def _new_names(self) -> set[str]:
+        return {each.to for each in self.interrupted.of(FileUse) if each.op == "rename" and each.to}
 
     def read_files(self) -> list[FileUse]:
         """Return the reads before the first step of training, which none without a gradient is, of files of the interrupted run."""
