@@ -19,6 +19,7 @@ _LEFT_OUT = frozenset(
     (HIDDEN, ".git", ".hg", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox")
 )
 _SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".md", ".cfg", ".ini")
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".parquet")
 _WORDS = frozenset(("checkpoint", "checkpoints", "ckpt", "ckpts", "snapshot", "snapshots", "lightning", "logs"))
 _STATE_WORDS = _WORDS | {"last", "latest", "best", "epoch", "step", "iter", "resume", "state", "optimizer", "final"}
 _MOST = 8 << 30  # bytes
@@ -137,7 +138,8 @@ def _files(project: Path, world: World, without: Collection[str] | None) -> Iter
 def _is_checkpoint(path: str) -> bool:
     if path.endswith(_SOURCES):
         return False
-    return _has_word(path, _WORDS) or (path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS))
+    named = path.rpartition("/")[0] if path.endswith(_TABLES) else path  # logs.csv may be data
+    return _has_word(named, _WORDS) or (path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS))
 
 
 def _has_word(path: str, words: frozenset[str]) -> bool:

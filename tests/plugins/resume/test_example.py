@@ -23,6 +23,8 @@ def test_the_example_resumes(options: tuple[str, ...], tmp_path: Path) -> None:
 
     assert report["verdict"] == "passed", report["checks"]
     assert [each["status"] for each in report["checks"]] == ["passed"]
+    if "--world" not in options:  # as the document shows
+        assert f"✔ resume  {report['checks'][0]['detail']}\n" in (ROOT / "docs/plugins/resume/resume.md").read_text()
     page = PageReader(RunFolder(runs_folder(tmp_path) / report["run"])).read()
     resumed = page["now"]["against"]
     assert resumed["now"]["run"] == f"{report['run']}-resumed"

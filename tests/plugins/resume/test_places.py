@@ -43,22 +43,50 @@ def test_the_runs_do_not_meet_in_a_folder_that_is_not_replaced(tmp_path: Path) -
     report = check_resume(project, *RANKS, "train.py")
 
     assert report["verdict"] == "inconclusive"
-    assert f"--checkpoint-folder {saved} train.py" in json.dumps(report)
+    assert f"composesim check --resume --checkpoint-folder {saved} --engine local" in json.dumps(report)
 
 
 @pytest.mark.train
-def test_a_checkpoint_of_the_user_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "pass",
+        "(SHARED / 'epoch-0' / 'state.pt').unlink()",
+        "shutil.rmtree(SHARED / 'epoch-0')",
+        "(SHARED / 'epoch-0').rename(SHARED / 'old')",
+        "(SHARED / 'epoch-0' / 'step.txt').write_text('0')",
+    ],
+)
+def test_what_was_there_before_is_not_changed(change: str, tmp_path: Path) -> None:
     project, saved = tmp_path / "project", tmp_path / "saved"
     write(project, saved)
+    script = project / "train.py"
+    text = script.read_text().replace("import os\n", "import os\nimport shutil\n")
+    script.write_text(
+        text.replace("\n\ndef main():\n", f"\nif int(os.environ['RANK']) == 0:\n    {change}\n\n\ndef main():\n")
+    )
     (saved / "epoch-0").mkdir()
-    own = saved / "epoch-0" / "state.pt"
-    own.write_text("the user's")
+    own = {saved / "epoch-0" / "state.pt": "the user's", saved / "epoch-0" / "step.txt": "1"}
+    for path, content in own.items():
+        path.write_text(content)
 
     report = check_resume(project, *RANKS, "train.py")
 
-    assert report["verdict"] == "failed"
-    assert str(own) in report["cause"]["message"]
-    assert own.read_text() == "the user's"
+    assert report["verdict"] == "inconclusive"
+    assert f"--checkpoint-folder {saved}/epoch-0" in json.dumps(report)
+    assert {path: path.read_text() for path in own} == own
+
+
+@pytest.mark.train
+def test_data_that_is_named_like_a_checkpoint_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "final.pt").write_bytes(b"")
+    (tmp_path / "train.py").write_text("import torch\n\ntorch.load('data/final.pt')\n")
+
+    report = check_resume(tmp_path, *RANKS, "train.py")
+
+    assert report["verdict"] == "inconclusive"
+    assert "data/final.pt" in report["checks"][0]["detail"] + json.dumps(report["cause"])
 
 
 @pytest.mark.docker

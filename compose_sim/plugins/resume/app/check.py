@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -41,11 +42,17 @@ from compose_sim.plugins.resume.core.checkpoints import (
 from compose_sim.plugins.resume.core.evidence import ID, Ending, ThreeRuns
 from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
-from compose_sim.plugins.resume.core.script_options import ScriptOption, resuming_option, saving_interval
+from compose_sim.plugins.resume.core.script_options import (
+    ScriptOption,
+    command_with,
+    resuming_option,
+    saving_interval,
+)
 from compose_sim.plugins.resume.core.trajectory import epochs_of, read_run
 
 _GRACE_S = 10.0
 _WORLDS = "resume"  # in the hidden folder of the project
+_REFUSAL = "composesim check --resume"  # what a rank says when it ends so as to change no file of the user's
 _RESUMED = "resumed"  # what the third run is
 
 
@@ -69,6 +76,7 @@ class ResumedRun:
         """Run, interrupt, start again and judge; the copies of the project are deleted at the end."""
         session = self._session
         _check_place(session.request)
+        self._arguments = self._resume_arguments()
         replaced = [_checked_folder(self._project, each) for each in self._options.checkpoint_folder]
         try:
             one, other = (
@@ -93,7 +101,8 @@ class ResumedRun:
         """Return the report of the whole run with the result of the comparison."""
         report = replace(whole.report, checks=(), coverage=None)
         if report.verdict != "passed":
-            return report
+            why = _why_unjudged(report, one)
+            return _inconclusive(report, why) if why else report
         observed = read_observed(whole.folder.path)
         run = read_run(observed)
         steps = min((len(each.states) for each in run.values()), default=0)
@@ -117,10 +126,9 @@ class ResumedRun:
         interrupted, cut = self._observe(other, "interrupted", settings)
         files = [path for path in other.sizes() if path.endswith(tuple(_suffixes(checkpoints)))]
         copied = reverse_times(files)
-        arguments = self._resume_arguments()
-        words = f" with {shlex.join(arguments)}" if arguments else ""
+        words = f" with {shlex.join(self._arguments)}" if self._arguments else ""
         self._listener.progress(f"3 of 3: started again over the files of the second run{words}.")
-        resumed, ending = self._observe(other, _RESUMED, {"record": True}, arguments)
+        resumed, ending = self._observe(other, _RESUMED, {"record": True}, self._arguments)
         evidence = ThreeRuns(
             whole=observed,
             interrupted=interrupted,
@@ -128,10 +136,11 @@ class ResumedRun:
             interruption=interruption,
             ending=ending,
             cut=cut,
-            script=self._script,
-            switch=self._resuming.name if self._resuming and not arguments else "",
+            typed=self._typed,
+            switch=self._resuming.name if self._resuming and not self._arguments else "",
             interval=saving_interval(self._session.sources.values(), self._session.request.spec.args),
             torn=Path(torn[1]).name if torn else "",
+            is_torn_first=torn is not None and not any(0 < each.step < torn[0].step for each in checkpoints),
             copied=copied,
             has_other_hashes=self._has_hash_seeds,
         )
@@ -188,7 +197,12 @@ class ResumedRun:
             run.add_mount(Path(own), path, read_only=False)
         if run.plan.engine != "docker" and world.replaced:
             settings = {**settings, "folders": {path: str(own) for path, own in world.replaced.items()}}
-        settings = {**settings, "roots": [str(world.project), *seen.values()], "suffixes": SUFFIXES}
+        settings = {
+            **settings,
+            "roots": [str(world.project), *seen.values()],
+            "suffixes": SUFFIXES,
+            "refusal": _REFUSAL,
+        }
         run.add_environment(**{SETTINGS: json.dumps(settings), "COMPOSESIM_SHARED": seen[str(world.shared)]})
         if (
             self._has_hash_seeds
@@ -223,15 +237,19 @@ class ResumedRun:
         if not named:
             return ""
         path, at = named[0]
-        folder = os.path.commonpath([Path(each).parent for each, _ in named])
+        parents = sorted({str(Path(each).parent) for each, _ in named})
+        shared = os.path.commonpath(parents)
+        folders = parents if is_private(shared) or hides_system(shared) else [shared]
+        options = [word for each in folders for word in ("--checkpoint-folder", each)]
         return (
-            f"it saves '{path}'{where(at)} outside of the copies of the project, where the runs meet each other's files. "
-            f"Try: composesim check --resume --checkpoint-folder {folder} {self._script}"
+            f"it saves '{path}'{where(at)} outside of the copies of the project, where the runs meet each other's files; "
+            f"those of this run are still there. Try: {command_with(self._typed, options)}"
         )
 
     @property
-    def _script(self) -> str:
-        return str(self._session.request.spec.script or self._session.request.spec.module)
+    def _typed(self) -> tuple[str, ...]:
+        spec = self._session.request.spec
+        return self._session.request.command or ("check", "--resume", str(spec.script or spec.module))
 
     def _request_in(self, world: World, arguments: tuple[str, ...], *, resumes: bool) -> Request:
         request = self._session.request
@@ -240,7 +258,11 @@ class ResumedRun:
     def _resume_arguments(self) -> tuple[str, ...]:
         given, option = self._options.resume_args, self._resuming
         if given is not None:
-            return tuple(shlex.split(given))
+            try:
+                return tuple(shlex.split(given))
+            except ValueError as error:
+                hint = "composesim check --resume --resume-args '--resume last.pt' …"
+                raise SpecError(f"--resume-args {given!r}: {error}", hint=hint) from None
         is_missing = option and option.is_switch and option.name not in self._session.request.spec.args
         return (option.name,) if option and is_missing else ()
 
@@ -293,9 +315,14 @@ def _reverse_times(paths: list[Path]) -> bool:
 def _checked_folder(project: Path, folder: str) -> str:
     """Return the path without links of a folder that the runs see empty; raise SpecError if that cannot be."""
     path = Path(os.path.realpath(project / folder))
-    if not path.is_dir():
+    if not path.exists():
         raise SpecError(f"the checkpoint folder '{folder}' does not exist", hint=f"mkdir -p {shlex.quote(str(path))}")
-    if project.resolve().is_relative_to(path) or is_private(str(path)) or hides_system(str(path)):
+    is_needed = any(Path(each).resolve().is_relative_to(path) for each in (project, sys.prefix))
+    if not path.is_dir():
+        raise SpecError(
+            f"the checkpoint folder '{folder}' is a file", hint="name the folder that the script saves into"
+        )
+    if is_needed or is_private(str(path)) or hides_system(str(path)):
         raise SpecError(
             f"the checkpoint folder '{folder}' holds more than checkpoints",
             hint="name the folder that the script saves into",
@@ -330,6 +357,18 @@ def _tearing(checkpoint: Checkpoint, path: str, sizes: dict[str, int], one: Worl
     there = _moved(path, one, other)
     kill = {"step": checkpoint.step + 3, "signal": "KILL", "grace": 0}  # if the file is not written this time
     return {"half": {there: {"step": checkpoint.step, "bytes": max(1, size // 2)}}, "interrupt": kill}
+
+
+def _why_unjudged(report: Report, world: World) -> str:
+    """Return why a run failed only because it was part of this check; "" if it did not."""
+    message = report.cause.message if report.cause else ""
+    if _REFUSAL in message:
+        return message[message.index(_REFUSAL) :]
+    hidden = next((each for each in world.left_out if each in message), "")
+    why = (
+        "which it does not see here because it is named like a checkpoint: keep it outside of the project, or rename it"
+    )
+    return f"the script needs '{hidden}', {why}" if hidden else ""
 
 
 def _moved(path: str, one: World, other: World) -> str:

@@ -196,7 +196,8 @@ def choose_interruption(
     usable = [each for each in checkpoints if 0 < each.step < steps]
     if at_step is not None:
         before = [each for each in usable if each.step <= at_step]
-        return Interruption(step=min(at_step, steps - 1), checkpoint=before[-1] if before else None)
+        why = "" if before else f"it saved no checkpoint in the {at_step} steps before the interruption"
+        return Interruption(step=min(at_step, steps - 1), checkpoint=before[-1] if before else None, why_not=why)
     if not usable:
         return Interruption(step=max(1, steps // 2), checkpoint=None, why_not=_why_none(checkpoints, steps))
     amid = next((each for each in usable if each.is_amid), None)

@@ -19,6 +19,7 @@ _LOSS = 1e-5  # relative, at the first step
 _SETTING = 1e-6
 NOT_THE_AVERAGE = "Load the weights that train, not their average"
 _NOT_COMPARED = ("initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize", "decoupled_weight_decay")
+_OF_RANDOM = ("random", "random-of-rank-0", "unknown")
 _STATES: tuple[tuple[str, Missing], ...] = (
     ("optimizer state", "optimizer"),
     ("average", "average"),
@@ -62,33 +63,26 @@ def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
                 yield Pair(rank, nth, step + nth, wanted, found, begins, is_first, shared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSteps:
-    """What is missing, and what could not be compared."""
-
-    findings: tuple[MissingState, ...]
-    shifted: frozenset[str] = frozenset()  # random generators that were restored, and drawn from once more
-
-
-def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> ComparedSteps:
+def compare(reference: Reference, resumed: Run, step: int, moves: Moves) -> list[MissingState]:
     """Return what is missing if the resumed run goes on after `step` steps."""
     findings: list[MissingState] = []
     known: set[Missing] = set()
-    shifted: set[str] = set()
     for pair in pairs(reference, resumed, step):
         drawn = _drawn_since(pair, reference, moves, step)
         for each in _differences(pair, reference, moves, known):
-            is_random = (
-                each.missing in ("random", "random-of-rank-0", "unknown") and pair.wanted.samples == pair.found.samples
-            )
-            if is_random and (drawn or shifted):
-                shifted |= drawn
-            else:
-                findings.append(each)
+            is_random = each.missing in _OF_RANDOM and pair.wanted.samples == pair.found.samples
+            findings.append(_shifted(each, drawn) if is_random and drawn else each)
         if pair.rank == max(resumed):
             known |= {each.missing for each in findings}
-    findings = _with_length(findings, reference, resumed, step, moves)
-    return ComparedSteps(findings=tuple(findings), shifted=frozenset(shifted))
+    return _with_length(findings, reference, resumed, step, moves)
+
+
+def _shifted(found: MissingState, drawn: set[str]) -> MissingState:
+    """Return the finding for random states that were restored too early."""
+    names = " and ".join(sorted(drawn))
+    text = f"{names} had the restored random state, but drew once more since, as a new iterator over a loader does"
+    fix = "Restore the random state just before the first step, when the loader is iterated already"
+    return replace(found, missing="random", text=f"{text}: {found.text}", fix=fix)
 
 
 def _with_length(
@@ -129,7 +123,7 @@ def _drawn_since(pair: Pair, reference: Reference, moves: Moves, step: int) -> s
     """
     Return the generators that this rank had restored, and that have another state now.
 
-    Right scripts have them too: a new iterator over a loader draws a number, and the whole run made none at this step.
+    A new iterator over a loader draws a number, and the whole run made none at this step.
     """
     saved = reference.at(pair.rank, step - 1)
     differing = set(_drawn(pair, reference))

@@ -8,6 +8,7 @@ from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
 from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
+from compose_sim.plugins.resume.core.script_options import command_with
 
 RENAME = "Write a checkpoint under another name, and rename it when it is complete"
 
@@ -56,6 +57,11 @@ def torn_and_read(evidence: ThreeRuns, moves: Moves) -> str:
 
 def _without_a_sign(evidence: ThreeRuns) -> Judgement:
     """Judge a second start that read no file of the first one."""
+    if evidence.is_torn_first:
+        text = (
+            f"the run was killed while it wrote its first checkpoint, {evidence.torn}, so there was none to go on from"
+        )
+        return Judgement(status="inconclusive", text=text)
     why = evidence.interruption.why_not
     saved = why or f"the first run had saved {_saved(evidence.interruption)}"
     text = f"it does not resume: it started at step 0 and read no file that the first run wrote ({saved})"
@@ -66,17 +72,18 @@ def _without_a_sign(evidence: ThreeRuns) -> Judgement:
         return Judgement(status="inconclusive", text=text)
     fix = "Load the newest checkpoint when the script starts"
     if evidence.switch:
-        fix = f"If it needs an option to resume: composesim check --resume --resume-args='{evidence.switch} …' {evidence.script}"
+        again = command_with(evidence.typed, ("--resume-args", f"{evidence.switch} …"))
+        fix = f"If it needs an option to resume: {again}"
     return _failed(MissingState(missing="not-resumed", step=1, text=text, fix=fix, at=evidence.interruption.at))
 
 
 def _save_earlier(evidence: ThreeRuns) -> str:
-    option = evidence.interval
-    if option is None:
+    option, fewer = evidence.interval, max(1, evidence.interruption.step * 2 // 3)
+    if option is None or not option.value.isdecimal():
         return "Let it save a checkpoint in the middle of the run, or train longer"
-    fewer = 1 if "epoch" in option.name else max(1, evidence.interruption.step * 2 // 3)
-    has = f"{option.name} is {option.value}" if option.value else f"It has {option.name}"
-    return f"{has}. Try: composesim check --resume {evidence.script} {option.name} {fewer}"
+    if int(option.value) <= fewer:  # it counts something else than steps
+        return f"Let it train longer: {option.name} is {option.value}"
+    return f"{option.name} is {option.value}. Try: {command_with(evidence.typed, arguments=(option.name, str(fewer)))}"
 
 
 def _failed(finding: MissingState) -> Judgement:

@@ -52,10 +52,11 @@ class ThreeRuns:
     interruption: Interruption
     ending: Ending  # of the resumed run
     cut: Ending = field(default_factory=lambda: Ending(verdict="failed"))  # of the interrupted one
-    script: str = "the script"
+    typed: tuple[str, ...] = ("check", "--resume", "SCRIPT")  # the command, after `composesim`
     switch: str = ""  # an option of the script that seems to resume, and was not given
     interval: ScriptOption | None = None  # that says after how many steps it saves
     torn: str = ""  # the file that was being written when the run was killed
+    is_torn_first: bool = False  # whether no other checkpoint was complete by then
     has_other_hashes: bool = False  # whether the resumed run has another seed of Python's hashes than the others
     is_one_run: bool = False  # whether these are rounds of one run, of which the first two are the same one
     copied: bool = False  # whether files were given other time stamps in between

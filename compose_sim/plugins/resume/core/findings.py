@@ -28,7 +28,6 @@ Missing = Literal[
     "random-of-rank-0",
     "random",
     "emergency-checkpoint",
-    "global-batch",
     "unknown",
 ]
 # Of several that differ first at the same step, the one from which others follow is named first.
@@ -51,7 +50,6 @@ ORDER: tuple[Missing, ...] = (
     "random-of-rank-0",
     "random",
     "emergency-checkpoint",
-    "global-batch",
     "precision",
     "unknown",
 )

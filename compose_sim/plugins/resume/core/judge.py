@@ -58,14 +58,12 @@ def judge(evidence: ThreeRuns) -> Judgement:
     checkpoint = next((each for each in reversed(checkpoints) if each.step == found.step), None)
     moves = replace(moves, checkpoint=checkpoint or evidence.interruption.checkpoint)
     findings = _of_loading(evidence, found, checkpoints, moves, reference)
-    change, shifted = "", frozenset[str]()
+    change = ""
     if is_reshaped:
         others, change = compare_samples(reference, resumed, found.step, moves)
         findings += [*compare_loaded(reference, resumed, found.step, moves), *others]
     else:
-        compared = compare(reference, resumed, found.step, moves)
-        findings += compared.findings
-        shifted = compared.shifted
+        findings += compare(reference, resumed, found.step, moves)
     findings += _of_termination(evidence)
     made = max(len(each.states) for each in resumed.values())
     if evidence.ending.is_failure:
@@ -78,7 +76,7 @@ def judge(evidence: ThreeRuns) -> Judgement:
         return Judgement(status="failed", text=text, findings=missing)
     if is_reshaped:
         return _reshaped(evidence, found, moves, change)
-    return _without_findings(reference, found, moves, len([*pairs(reference, resumed, found.step)]), shifted)
+    return _without_findings(reference, found, moves, len([*pairs(reference, resumed, found.step)]))
 
 
 def _concluded(findings: list[MissingState], moves: Moves) -> list[MissingState]:
@@ -204,9 +202,7 @@ def _reshaped(evidence: ThreeRuns, found: Alignment, moves: Moves, change: str) 
     return Judgement(status="passed", text=text + (f"; {change}" if change else ""))
 
 
-def _without_findings(
-    reference: Reference, found: Alignment, moves: Moves, compared: int, shifted: frozenset[str]
-) -> Judgement:
+def _without_findings(reference: Reference, found: Alignment, moves: Moves, compared: int) -> Judgement:
     if reference.why_not:
         text = f"two runs from the start differ in {reference.why_not}, so that only loaded state was compared: set all seeds"
         return Judgement(status="inconclusive", text=text)
@@ -215,9 +211,4 @@ def _without_findings(
     steps = compared // max(1, len(reference.ranks))
     noise = f" (differences up to {reference.noise:.0e} are the script's own)" if reference.noise else ""
     text = f"{_went_on(found, moves)}, and made the same {steps} steps on {len(reference.ranks)} ranks as without the interruption"
-    if shifted:
-        noise += (
-            f"; losses were not compared: {' and '.join(sorted(shifted))} had the restored random state, but drew once more since, "
-            "as a new iterator over a loader does"
-        )
     return Judgement(status="passed", text=text + noise)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator
 
 from compose_sim.core.request.flags import Flag
 
 SETTINGS = "COMPOSESIM_RESUME"  # a variable of the nodes: the JSON of what an observer in each rank does
+
+
+def _two_sizes(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}", text):
+        raise ValueError(f"'{text}' is not N:M, two numbers of ranks such as 4:2")
+    return text
 
 
 class ResumeOptions(BaseModel):
@@ -34,6 +41,23 @@ class ResumeOptions(BaseModel):
         description="A folder outside of the project that the script saves into: each run gets an empty one in its place.",
         examples=["/data/checkpoints"],
     )
-    world: Annotated[
-        Annotated[str, Field(pattern=r"^[0-9]{1,4}:[0-9]{1,4}$")] | None, Flag("resume", "N:M", unset="the same")
-    ] = Field(None, description="Run with N ranks, and start again with M.", examples=["4:2"])
+    world: Annotated[Annotated[str, AfterValidator(_two_sizes)] | None, Flag("resume", "N:M", unset="the same")] = (
+        Field(None, description="Run with N ranks, and start again with M.", examples=["4:2"])
+    )
+
+    @field_validator("resume_args", "interrupt", "at_step", "mid_save", "world", "checkpoint_folder")
+    @classmethod
+    def _needs_resume(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse options that would be ignored."""
+        if value and not info.data.get("resume"):
+            raise ValueError("it needs --resume")
+        if value and info.field_name == "mid_save" and info.data.get("at_step"):
+            raise ValueError("it kills the script at a step of its own choice, without --at-step")
+        return value
+
+    @field_validator("resume")
+    @classmethod
+    def _is_alone(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("self_test"):
+            raise ValueError("--self-test plants mistakes for the other checks")
+        return value

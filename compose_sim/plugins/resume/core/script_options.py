@@ -1,9 +1,10 @@
-"""Find the options of a script that have to do with checkpoints, in the text of its files."""
+"""Find the options of a script that have to do with checkpoints, in the text of its files, and add some to a command."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -42,6 +43,12 @@ def saving_interval(texts: Iterable[str], arguments: Sequence[str] = ()) -> Scri
         if name == option.name:
             return replace(option, value=value or following)
     return option
+
+
+def command_with(typed: Sequence[str], options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
+    """Return a command of `check --resume` with more options, and more arguments of the script."""
+    after = typed.index("--resume") + 1 if "--resume" in typed else 1
+    return shlex.join(["composesim", *typed[:after], *options, *typed[after:], *arguments])
 
 
 def _options(texts: Iterable[str]) -> Iterator[ScriptOption]:

@@ -72,7 +72,7 @@ def begin(context: RankContext) -> None:
         return
     context.memory[_STATE] = Watched(settings)
     if "roots" in settings:
-        context.memory["resume.refuse"] = guard(settings["roots"], settings["suffixes"])
+        context.memory["resume.refuse"] = guard(settings["roots"], settings["suffixes"], settings["refusal"])
     points.BATCH_TAKEN.subscribe(_take)
     points.MODULE_CALLED.subscribe(_module_called)
     points.BACKWARD.subscribe(_backward)

@@ -6,13 +6,22 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 _NAMESPACE, _USERS = 0x00020000, 0x10000000  # CLONE_NEWNS and CLONE_NEWUSER of linux/sched.h
 _BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18  # MS_BIND, MS_REC and MS_PRIVATE of linux/mount.h
 _WRITING = os.O_WRONLY | os.O_RDWR
+_CHANGES = {
+    "os.rename": 2,
+    "os.remove": 1,
+    "os.truncate": 1,
+    "shutil.rmtree": 1,
+}  # audit event -> how many paths it has
+_CACHES = ("/.cache/", "/.triton/", "/torchinductor_", "/site-packages/", "/__pycache__/", "/dev/", "/proc/")
+_MAX_FILES = 10_000  # that are looked at in a folder
 
 
 def replace_folders(folders: Mapping[str, str]) -> None:
@@ -45,38 +54,56 @@ def _call(name: str, *values: Any) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def guard(roots: Sequence[str], suffixes: Sequence[str]) -> Callable[[str], None]:
+def guard(roots: Sequence[str], suffixes: Sequence[str], refusal: str) -> Callable[[str], None]:
     """
-    End the rank before Python opens or replaces a checkpoint that is outside of these folders, and older than the run.
+    End the rank before Python changes what is outside of these folders and older than the run: a checkpoint, or a file beside one.
 
     Return a function that does so for a path, for savers that open their files in other languages.
     """
     private = tuple(os.path.realpath(each).rstrip(os.sep) + os.sep for each in roots)
     endings, began = tuple(suffixes), time.time()
+    known: dict[str, bool] = {}  # folder -> whether it held a checkpoint
+
+    def is_old_checkpoint(path: str) -> bool:
+        return path.endswith(endings) and _is_older(path, began)
+
+    def holds_some(folder: str) -> bool:
+        if folder not in known:
+            known[folder] = any(map(is_old_checkpoint, _files_below(folder)))
+        return known[folder]
 
     def refuse(path: str) -> None:
         real = os.path.realpath(path)
-        if not real.startswith(private) and _is_older(real, began):
-            folder = real if os.path.isdir(real) else os.path.dirname(real)  # noqa: PTH112, PTH120 - for each file
+        if real.startswith(private) or any(each in real for each in _CACHES):
+            return
+        folder = real if os.path.isdir(real) else os.path.dirname(real)  # noqa: PTH112, PTH120 - for each file
+        if is_old_checkpoint(real) or ((folder == real or _is_older(real, began)) and holds_some(folder)):
             raise SystemExit(
-                f"composesim: '{real}' was there before this check, which would overwrite it. "
-                f"Try: composesim check --resume --checkpoint-folder {folder} …"
+                f"{refusal}: '{real}' was there before, and the script would change it. Try: --checkpoint-folder {folder}"
             )
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        is_opened = event == "open" and arguments[2] & _WRITING
-        path = arguments[0] if is_opened else arguments[1] if event == "os.rename" else None
-        if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).endswith(endings):
-            refuse(os.fsdecode(path))
+        paths: tuple[Any, ...] = ()
+        if event == "open" and arguments[2] & _WRITING:
+            paths = arguments[:1]
+        elif event in _CHANGES:
+            paths = arguments[: _CHANGES[event]]
+        for path in paths:
+            if isinstance(path, (str, bytes, os.PathLike)):
+                refuse(os.fsdecode(path))
 
     sys.addaudithook(audit)
     return refuse
 
 
+def _files_below(folder: str) -> Iterator[str]:
+    """Yield the first files in a folder and those below."""
+    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)  # noqa: PTH118 - many files
+    return islice(found, _MAX_FILES)
+
+
 def _is_older(path: str, time_s: float) -> bool:
-    """Return whether a file, or a folder with the metadata of a sharded checkpoint, is older than this."""
     try:
-        file = os.path.join(path, ".metadata") if os.path.isdir(path) else path  # noqa: PTH112, PTH118 - for each file
-        return os.stat(file).st_mtime < time_s  # noqa: PTH116 - as above
+        return os.stat(path).st_mtime < time_s  # noqa: PTH116 - for each file
     except OSError:
         return False

@@ -54,6 +54,12 @@ def test_the_user_chooses_the_step() -> None:
     assert (chosen.step, chosen.checkpoint) == (5, checkpoint(4))
 
 
+def test_before_the_first_checkpoint_there_is_nothing_to_resume() -> None:
+    chosen = choose_interruption((checkpoint(6),), 9, at_step=5)
+
+    assert (chosen.checkpoint, "5 steps" in chosen.why_not) == (None, True)
+
+
 def test_a_checkpoint_of_the_last_step_leaves_nothing_to_compare() -> None:
     chosen = choose_interruption((checkpoint(9),), 9)
 

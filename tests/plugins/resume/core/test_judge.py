@@ -415,3 +415,30 @@ def test_an_average_may_be_the_one_of_rank_0() -> None:
     )
 
     assert found.status == "passed", found.text
+
+
+def test_a_first_checkpoint_that_was_torn_is_none_to_go_on_from() -> None:
+    found = judged(first=0, torn="last.pt", is_torn_first=True)
+
+    assert found.status == "inconclusive"
+
+
+def test_random_states_that_were_restored_too_early_are_named() -> None:
+    """A new iterator draws a number after the state was restored."""
+    saved = {rank: state(SAVED - 1, rank).random for rank in range(RANKS)}
+
+    def drawn_once_more(found: HeldState, step: int, rank: int) -> HeldState:
+        return replace(found, random={"torch": 5000 + 100 * rank + step}, loss=0.1 * step)
+
+    resumed = observed(SAVED, STEPS, drawn_once_more)
+    ranks = {
+        rank: replace(
+            each, records=(StateMoved("random", loaded=True, random=saved[rank], at=("train.py", 4)), *each.records)
+        )
+        for rank, each in resumed.ranks.items()
+    }
+
+    found = judged(resumed=Observed(ranks=ranks))
+
+    assert [each.missing for each in found.findings] == ["random"]
+    assert "drew once more" in found.findings[0].text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.plugins.resume.core.script_options import ScriptOption, resuming_option, saving_interval
+from compose_sim.plugins.resume.core.script_options import ScriptOption, command_with, resuming_option, saving_interval
 
 SCRIPT = """
 parser.add_argument("--epochs", type=int, default=3)
@@ -34,3 +34,12 @@ def test_the_interval_has_the_value_that_was_given(arguments: tuple[str, ...], v
 @pytest.mark.parametrize("text", ["", "not python (", 'parser.add_argument(name)\nparser.add_argument("--steps")'])
 def test_other_scripts_have_none(text: str) -> None:
     assert (resuming_option([text]), saving_interval([text])) == (None, None)
+
+
+def test_a_hint_keeps_what_was_typed() -> None:
+    typed = ("check", "--resume", "--nodes", "2", "train.py", "--steps", "9")
+
+    assert (
+        command_with(typed, ("--checkpoint-folder", "/a b"), ("--save_every", "3"))
+        == "composesim check --resume --checkpoint-folder '/a b' --nodes 2 train.py --steps 9 --save_every 3"
+    )
