@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compose_sim.core.events.observations import RankObserved
+from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.resumption import InterruptedHere, StateMoved
 from compose_sim.plugins.resume.core.alignment import Alignment, align
@@ -197,8 +198,8 @@ def _went_on(found: Alignment, moves: Moves, *, is_off: bool = False) -> str:
 
 
 def _reshaped(evidence: ThreeRuns, found: Alignment, moves: Moves, change: str) -> Judgement:
-    then, now = evidence.interrupted.world_size, evidence.resumed.world_size
-    text = f"{_went_on(found, moves)} with {now} ranks instead of {then}: they hold the same parameters and the same state together"
+    ranks = f"{format_count(evidence.resumed.world_size, 'rank')} instead of {evidence.interrupted.world_size}"
+    text = f"{_went_on(found, moves)} with {ranks}: they hold the same parameters and the same state together"
     return Judgement(status="passed", text=text + (f"; {change}" if change else ""))
 
 

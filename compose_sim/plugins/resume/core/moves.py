@@ -100,8 +100,7 @@ class Moves:
     @property
     def names(self) -> str:
         """The first of the files that were loaded."""
-        names = self.own_names
-        return ", ".join(names[:2]) + (" …" if len(names) > 2 else "")
+        return ", ".join(self.own_names[:2]) + (" …" if len(self.own_names) > 2 else "")
 
     @property
     def own_names(self) -> list[str]:
