@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from compose_sim import assets
 from compose_sim.app.listener import Listener
@@ -13,7 +14,7 @@ from compose_sim.core.report.report import Report, ScenarioReport, ScenarioStepR
 from compose_sim.core.scenarios.expectations import FinishedRun
 from compose_sim.core.scenarios.expectations.table import conclude, judge_scenario
 from compose_sim.core.scenarios.player import ScenarioPlayer
-from compose_sim.core.scenarios.scenario import EXPECTATIONS, Scenario, parse_scenario
+from compose_sim.core.scenarios.scenario import EXPECTATIONS, OF_PLUG_INS, Scenario, parse_scenario
 from compose_sim.core.text import did_you_mean
 from compose_sim.engine.project_files import read_settings
 from compose_sim.engine.protocol import Engine
@@ -28,11 +29,7 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
     Raises SpecError if a step makes no sense for the plan.
     """
     player = ScenarioPlayer(scenario, session.plan, seed=seed)
-    others = {
-        each: built_in(EXPECTATIONS)[each.name].load()
-        for each in scenario.expect
-        if each.name in built_in(EXPECTATIONS)
-    }
+    others = {each: _of_plug_in(each.name) for each in scenario.expect if each.name in OF_PLUG_INS}
     for module in others.values():
         session.add_environment(**module.RECORDS)
     with session.running(listener, player=player):
@@ -48,6 +45,14 @@ def play(session: Session, scenario: Scenario, listener: Listener, *, name: str,
         )
         session.report = replace(conclude(report, results), scenario=of_scenario)
     return session.report
+
+
+def _of_plug_in(name: str) -> Any:
+    """Return the module that judges an expectation."""
+    feature = built_in(EXPECTATIONS).get(name)
+    if feature is None:
+        raise SpecError(f"nothing judges the expectation '{name}'", hint="remove it, or install the plug-in that does")
+    return feature.load()
 
 
 def read_scenario(name: str) -> Scenario:

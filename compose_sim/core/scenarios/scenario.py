@@ -27,7 +27,7 @@ from compose_sim.core.request.validation_errors import error_in_file, problems_o
 from compose_sim.core.request.yaml_source import KeyPath, read_yaml
 from compose_sim.core.text import did_you_mean
 from compose_sim.core.verdict.verdict import EXIT_CODES
-from compose_sim.plugins.registry import built_in, find
+from compose_sim.plugins.registry import find
 
 ANY = "any"
 EXPECTATIONS = "composesim.expectations"  # of plug-ins: a module with a function of the name, and RECORDS for the nodes
@@ -198,8 +198,6 @@ class Expectation(BaseModel):
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("an entry has exactly one expectation, such as recovered_within: 3s")
-        if given[0] in OF_PLUG_INS and given[0] not in built_in(EXPECTATIONS):
-            raise ValueError(f"{given[0]} needs a plug-in that is not there")
         return self
 
     @property
