@@ -75,10 +75,17 @@ def read_course(path: Path | None = None) -> CourseFolder:
     if not (folder / "course.yaml").is_file():
         raise SpecError(f"'{folder}' is not a course: it has no course.yaml", hint=f"composesim learn dev new {folder}")
     course = parse_course(read_text(folder / "course.yaml"), str(folder / "course.yaml"))
-    folders = sorted(each for each in (folder / "lessons").glob("*") if each.is_dir() and each.name[0].isdecimal())
+    numbered = (each for each in (folder / "lessons").glob("*") if each.is_dir() and each.name[0].isdecimal())
+    folders = sorted(each for each in numbered if not _is_bytecode(each))
     if not folders:
         raise SpecError(f"the course '{folder}' has no lessons", hint=f"mkdir -p {folder}/lessons/01-name")
     return CourseFolder(path=folder, course=course, lessons={each.name: _read_lesson(each) for each in folders})
+
+
+def _is_bytecode(folder: Path) -> bool:
+    """Return whether git has renamed or deleted a lesson, and only its bytecode is left."""
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    return bool(files) and all(each.suffix == ".pyc" for each in files)
 
 
 def _read_lesson(folder: Path) -> LessonFolder:

@@ -126,3 +126,12 @@ def test_a_lesson_without_its_solution_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SpecError, match="'01-first' has no solution"):
         read_course(tmp_path)
+
+
+def test_bytecode_that_git_left_is_no_lesson(tmp_path: Path) -> None:
+    begin_course(tmp_path)
+    left = tmp_path / "lessons" / "02-renamed" / "__pycache__"
+    left.mkdir(parents=True)
+    (left / "script.cpython-311.pyc").write_bytes(b"")
+
+    assert [*read_course(tmp_path).lessons] == ["01-first"]
