@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator
 
@@ -39,19 +39,16 @@ class ResumeOptions(BaseModel):
     checkpoint_folder: Annotated[tuple[str, ...], Flag("resume", "DIR")] = Field(
         (),
         description="A folder outside of the project that the script saves into: each run gets an empty one in its place.",
-        examples=["/data/checkpoints"],
+        examples=[["/data/checkpoints"]],
     )
     world: Annotated[Annotated[str, AfterValidator(_two_sizes)] | None, Flag("resume", "N:M", unset="the same")] = (
         Field(None, description="Run with N ranks, and start again with M.", examples=["4:2"])
     )
 
-    @field_validator("resume_args", "interrupt", "at_step", "mid_save", "world", "checkpoint_folder")
+    @field_validator("mid_save")
     @classmethod
-    def _needs_resume(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse options that would be ignored."""
-        if value and not info.data.get("resume"):
-            raise ValueError("it needs --resume")
-        if value and info.field_name == "mid_save" and info.data.get("at_step"):
+    def _chooses(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("resume") and info.data.get("at_step"):
             raise ValueError("it kills the script at a step of its own choice, without --at-step")
         return value
 

@@ -1,4 +1,4 @@
-"""Options that would be ignored, or make no sense, are refused."""
+"""Options that contradict one another, or make no sense, are refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from compose_sim.plugins.resume.core.options import ResumeOptions
 @pytest.mark.parametrize(
     "options",
     [
-        {"mid_save": True},
-        {"at_step": 3},
-        {"interrupt": "sigkill"},
         {"resume": True, "mid_save": True, "at_step": 3},
         {"resume": True, "world": "2"},
         {"resume": True, "world": "0:2"},
@@ -27,4 +24,5 @@ def test_they_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_the_others_are_taken() -> None:
+    assert ResumeOptions(at_step=3).at_step == 3  # of a settings file, for runs with --resume
     assert ResumeOptions(resume=True, world="4:2", mid_save=True, interrupt="sigkill").world == "4:2"
