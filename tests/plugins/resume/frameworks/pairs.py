@@ -43,8 +43,11 @@ PAIRS = (
     wrong("trainer_steps.py", "sampler-position", ("use_cpu=True", "use_cpu=True,\n        ignore_data_skip=True")),
     wrong("trainer_steps.py", "optimizer", ("use_cpu=True", "use_cpu=True,\n        save_only_model=True")),
     Pair(name="stateful-loader", script="stateful_loader.py"),
-    wrong(
-        "stateful_loader.py", "sampler-rank", ('f"loader-{rank}-{step}.pt", weights', 'f"loader-0-{step}.pt", weights')
+    wrong(  # each rank has a Subset of its own, which it reads in the order of rank 0
+        "stateful_loader.py",
+        "random",
+        ('f"loader-{rank}-{step}.pt", weights', 'f"loader-0-{step}.pt", weights'),
+        name="of-rank-0",
     ),
     wrong(
         "stateful_loader.py",
