@@ -49,10 +49,8 @@ def judge(evidence: ThreeRuns) -> Judgement:
     newest_first = sorted(checkpoints, key=lambda each: (not read & {*each.files}, -each.step))
     likely = [each.step for each in newest_first]
     found = align(reference, resumed, likely=likely)
-    if found is None and evidence.is_one_run:
-        return Judgement(
-            status="inconclusive", text="a round began with parameters that no step of the round before had"
-        )
+    if evidence.is_one_run and (found is None or not found.exact):
+        return Judgement(status="inconclusive", text=_NOTHING_REPEATED)
     may_begin = 0 in likely[:1] or (evidence.is_one_run and moves.has_begun_from_a_file)
     if found is None or (found.step == 0 and not may_begin):
         return not_resumed(evidence, moves, found)

@@ -442,3 +442,16 @@ def test_random_states_that_were_restored_too_early_are_named() -> None:
 
     assert [each.missing for each in found.findings] == ["random"]
     assert "drew once more" in found.findings[0].text
+
+
+def test_a_round_that_repeats_no_step_is_not_judged() -> None:
+    """The checkpoint is that of the step after which the fault came, whose state nobody has recorded."""
+
+    def slowly(found: HeldState, step: int, _: int) -> HeldState:
+        return replace(found, sketches=(sketch(1 + 1e-4 * step), sketch(2 - 1e-4 * step), *found.sketches[2:]))
+
+    before, after = observed(0, CUT, slowly), observed(CUT, STEPS, slowly)
+
+    found = judged(whole=before, interrupted=before, resumed=after, is_one_run=True)
+
+    assert (found.status, found.findings) == ("inconclusive", ())
