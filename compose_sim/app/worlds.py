@@ -32,9 +32,8 @@ class World:
 
     folder: Path
     left_out: list[str] = field(default_factory=list)  # checkpoints of the user's, below the project
-    replaced: dict[str, Path] = field(
-        default_factory=dict
-    )  # folder of the user's -> the empty one that the runs see instead
+    # Folder of the user's -> the empty one that the runs see instead
+    replaced: dict[str, Path] = field(default_factory=dict)
 
     @property
     def project(self) -> Path:
@@ -138,8 +137,13 @@ def _files(project: Path, world: World, without: Collection[str] | None) -> Iter
 def _is_checkpoint(path: str) -> bool:
     if path.endswith(_SOURCES):
         return False
-    named = path.rpartition("/")[0] if path.endswith(_TABLES) else path  # logs.csv may be data
-    return _has_word(named, _WORDS) or (path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS))
+    folder, _, name = path.rpartition("/")
+    words = _WORDS - {"logs"} if name.endswith(_TABLES) else _WORDS  # server_logs.csv may be data
+    return (
+        _has_word(folder, _WORDS)
+        or _has_word(name, words)
+        or (path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS))
+    )
 
 
 def _has_word(path: str, words: frozenset[str]) -> bool:

@@ -56,3 +56,15 @@ def test_files_of_a_run_are_left_out(project: Path, tmp_path: Path) -> None:
 
     assert not (world.project / "model.pt").exists()
     assert (project / "model.pt").exists()
+
+
+def test_tables_are_checkpoints_if_their_names_say_so(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    files = ("data/server_logs.csv", "latest_checkpoint.txt", "logs/step.json")
+    for name in files:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("1")
+
+    world = make_world(project, tmp_path / "world")
+
+    assert sorted(world.left_out) == ["latest_checkpoint.txt", "logs/step.json"]
