@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from bench.goals import Goal, Row
@@ -34,7 +34,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
         except NotMeasurableError as error:
             row.missing = {_name(words, "docker"): str(error) for words in (CHECK, UP)}
         found = [
-            Contestant(name=_name(words, engine), measure=_seconds_of(setting, words, engine))
+            Contestant(name=_name(words, engine), measure=partial(_run, setting, words, engine))
             for engine in engines
             for words in (CHECK, UP)
         ]
@@ -46,10 +46,6 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
 
 def _name(words: Sequence[str], engine: str) -> str:
     return f"composesim {' '.join(words)}, {engine}"
-
-
-def _seconds_of(setting: Setting, words: Sequence[str], engine: str) -> Callable[[], float]:
-    return partial(_run, setting, words, engine)
 
 
 def _run(setting: Setting, words: Sequence[str], engine: str) -> float:

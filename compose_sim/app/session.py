@@ -104,7 +104,7 @@ class Session:
         self.plan = replace(self.plan, environment={**self.plan.environment, **variables})
 
     def add_mount(self, source: Path, name: str, *, read_only: bool = True) -> str:
-        """Let nodes read a folder of this machine, and return its path in containers: `name` below composesim's folder, or absolute."""
+        """Let nodes read a folder of this machine, and return its path there: in containers, `name` may be absolute."""
         if self.plan.engine != "docker":
             return str(source)
         mount = Mount(source=str(source), target=str(PurePosixPath(CONTAINER_FOLDER, name)), read_only=read_only)

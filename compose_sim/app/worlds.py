@@ -135,15 +135,10 @@ def _files(project: Path, world: World, without: Collection[str] | None) -> Iter
 
 
 def _is_checkpoint(path: str) -> bool:
-    if path.endswith(_SOURCES):
-        return False
     folder, _, name = path.rpartition("/")
     words = _WORDS - {"logs"} if name.endswith(_TABLES) else _WORDS  # server_logs.csv may be data
-    return (
-        _has_word(folder, _WORDS)
-        or _has_word(name, words)
-        or (path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS))
-    )
+    is_state = path.endswith(CHECKPOINT_ENDINGS) and _has_word(path, _STATE_WORDS)
+    return not path.endswith(_SOURCES) and (is_state or _has_word(folder, _WORDS) or _has_word(name, words))
 
 
 def _has_word(path: str, words: frozenset[str]) -> bool:

@@ -1,8 +1,8 @@
 """Observe what a script does in a rank, one observer per file; plug-ins have others (`composesim.observers`).
 
-An observer may have `install()`, `begin(context)` and `end(context)`. `install` is called once in the process that becomes (or
-forks) the rank, and sets hooks that take effect when the script imports the hooked modules. `begin` and `end` are called in the
-rank before and after the script.
+An observer may have `install()`, `enter()`, `begin(context)` and `end(context)`. `install` is called once in the process that becomes
+(or forks) the rank, and sets hooks that take effect when the script imports the hooked modules. `enter` is called in the rank while
+it has one thread only, and may end it; `begin` and `end` are called there before and after the script.
 
 An observer must not change what the script computes, must survive scripts and libraries that it does not understand, and may
 cost microseconds: all observers together take 0.2–0.5 ms of CPU per step (`python -m bench --only 18`).

@@ -70,13 +70,13 @@ class ResumedRun:
         self._options: Any = session.request.spec.check
         self._project = session.request.folder
         self._folder = session.folder.path.parents[1] / _WORLDS / session.name
+        self._arguments = self._resume_arguments()
         self._engine: Engine | None = None
 
     def run(self) -> Report:
         """Run, interrupt, start again and judge; the copies of the project are deleted at the end."""
         session = self._session
         _check_place(session.request)
-        self._arguments = self._resume_arguments()
         replaced = [_checked_folder(self._project, each) for each in self._options.checkpoint_folder]
         try:
             one, other = (
@@ -195,18 +195,13 @@ class ResumedRun:
         seen = self._seen(world)
         for own, path in seen.items():
             run.add_mount(Path(own), path, read_only=False)
-        if run.plan.engine != "docker" and world.replaced:
-            settings = {**settings, "folders": {path: str(own) for path, own in world.replaced.items()}}
-        settings = {
-            **settings,
-            "roots": [str(world.project), *seen.values()],
-            "suffixes": SUFFIXES,
-            "refusal": _REFUSAL,
-        }
+        roots = [str(world.project), *seen.values()]
+        settings = {**settings, "roots": roots, "suffixes": SUFFIXES, "refusal": _REFUSAL}
+        if run.plan.engine != "docker":
+            settings["folders"] = {path: str(own) for path, own in world.replaced.items()}
         run.add_environment(**{SETTINGS: json.dumps(settings), "COMPOSESIM_SHARED": seen[str(world.shared)]})
-        if (
-            self._has_hash_seeds
-        ):  # so that the first two runs can be compared; the third has another one, as any new process
+        # So that the first two runs can be compared; the third has another seed, as any new process
+        if self._has_hash_seeds:
             run.add_environment(**{NODE_HASHES: "1", "PYTHONHASHSEED": "2" if resumes else "1"})
         return run
 
@@ -224,11 +219,12 @@ class ResumedRun:
 
     def _sizes(self, world: World) -> dict[str, int]:
         """Return the bytes of files by the paths that nodes see."""
-        return {self._in_nodes(world, path): size for path, size in world.sizes().items()}
+        seen = {os.path.realpath(own) + os.sep: there + os.sep for own, there in self._seen(world).items()}
 
-    def _in_nodes(self, world: World, path: str) -> str:
-        own = {os.path.realpath(each): there for each, there in self._seen(world).items()}
-        return next((there + path[len(each) :] for each, there in own.items() if path.startswith(each + "/")), path)
+        def in_nodes(path: str) -> str:
+            return next((there + path[len(own) :] for own, there in seen.items() if path.startswith(own)), path)
+
+        return {in_nodes(path): size for path, size in world.sizes().items()}
 
     def _outside(self, world: World, checkpoints: Sequence[Checkpoint]) -> str:
         """Return why the runs would see each other's checkpoints, or lose them; "" if all are in the copies."""
@@ -365,10 +361,8 @@ def _why_unjudged(report: Report, world: World) -> str:
     if _REFUSAL in message:
         return message[message.index(_REFUSAL) :]
     hidden = next((each for each in world.left_out if each in message), "")
-    why = (
-        "which it does not see here because it is named like a checkpoint: keep it outside of the project, or rename it"
-    )
-    return f"the script needs '{hidden}', {why}" if hidden else ""
+    advice = "it is named like a checkpoint: keep it outside of the project, or rename it"
+    return f"the script needs '{hidden}', which it does not see here because {advice}" if hidden else ""
 
 
 def _moved(path: str, one: World, other: World) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compose_sim.node.records.record import Place
+from compose_sim.node.records.resumption import TensorSketch
 from compose_sim.plugins.resume.core.findings import Missing, MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
@@ -42,9 +43,11 @@ class Pair:
     of_rank_0: State | None = None  # whose averages a checkpoint may hold for all ranks
 
     @property
-    def shared_averages(self) -> set[str]:
-        """The hashes of the averages of rank 0."""
-        return self.of_rank_0.averages if self.of_rank_0 else set()
+    def averages(self) -> dict[Name, TensorSketch]:
+        """The wanted averages that this rank has too, in the same variable, and not from rank 0."""
+        found, shared = self.found.of("average"), self.of_rank_0.averages if self.of_rank_0 else set()
+        wanted = self.wanted.of("average").items()
+        return {name: each for name, each in wanted if name in found and found[name].hash not in shared}
 
 
 def pairs(reference: Reference, resumed: Run, step: int) -> Iterator[Pair]:
@@ -219,12 +222,8 @@ def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[Mi
     for kind, missing in _STATES:
         if kind == "buffer" and not has_samples:  # running statistics have seen other samples
             continue
-        wanted, found = pair.wanted.of(kind), pair.found.of(kind)
-        wrong = unequal(wanted, found, _EXACT)
-        if kind == "average":
-            shared = pair.shared_averages  # of those that are not found, another variable may hold them
-            wrong = [name for name in wrong if name in found and found[name].hash not in shared]
-        if wrong:
+        wanted = pair.averages if kind == "average" else pair.wanted.of(kind)
+        if wrong := unequal(wanted, pair.found.of(kind), _EXACT):
             yield _finding(pair, missing, _text_of(kind, wrong, pair), moves.fix_for(missing), moves.place_for(missing))
 
 
@@ -295,10 +294,8 @@ def _of_values(pair: Pair, reference: Reference, moves: Moves) -> Iterator[Missi
 
 def _wrong_averages(pair: Pair, far: float) -> list[Name]:
     """Return the averages of the weights that differ by more than their rounding: some come to be at the first step only."""
-    wanted, found = pair.wanted.of("average"), pair.found.of("average")
-    shared = pair.shared_averages
-    both = {name: each for name, each in wanted.items() if name in found and found[name].hash not in shared}
-    return unequal(both, found, _LOSS) if distance(both, found) > far else []
+    wanted, found = pair.averages, pair.found.of("average")
+    return unequal(wanted, found, _LOSS) if distance(wanted, found) > far else []
 
 
 def _of_random(pair: Pair, text: str, reference: Reference, moves: Moves) -> MissingState:

@@ -81,7 +81,7 @@ class Moves:
         return {each.to for each in self.interrupted.of(FileUse) if each.op == "rename" and each.to}
 
     def read_files(self) -> list[FileUse]:
-        """Return the reads before the first step of training, which none without a gradient is, of files of the interrupted run."""
+        """Return the reads of files of the interrupted run before the first step that follows a backward pass."""
         before = (each for rank in self.resumed for step, each in steps_before(rank.records) if not step)
         return [each for each in before if isinstance(each, FileUse) and each.op == "read" and self._is_own(each.path)]
 

@@ -31,11 +31,10 @@ def samples_finding(
     if wanted is None or reference.why_not or not (wanted.batches and found.batches):
         return None
     missing: Missing
-    if wanted.rows == found.rows and None not in wanted.rows:  # whatever a loader's indices stand for
+    has_same = wanted.samples == found.samples
+    if wanted.rows == found.rows and (has_same or None not in wanted.rows):  # whatever a loader's indices stand for
         return None
-    if wanted.samples == found.samples:
-        if wanted.rows == found.rows:
-            return None
+    if has_same:
         missing, text = "random", "the samples are the right ones, but they were changed by other random numbers"
     else:
         missing, text = _explain(reference, rank, step, wanted, found, moves.interrupted)

@@ -57,9 +57,11 @@ def install() -> None:
 
 def enter() -> None:
     """Let the rank see its own folders in the place of the user's, or end it."""
-    folders = _read_settings().get("folders", {})
+    folders = _read_settings().get("folders")
+    if not folders:
+        return
     try:
-        replace_folders(folders) if folders else None
+        replace_folders(folders)
     except OSError as error:
         raise SystemExit(
             f"composesim: {', '.join(folders)} cannot be replaced for this process: {error.strerror}. Try: --engine docker"

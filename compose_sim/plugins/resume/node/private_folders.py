@@ -14,12 +14,8 @@ from typing import Any
 _NAMESPACE, _USERS = 0x00020000, 0x10000000  # CLONE_NEWNS and CLONE_NEWUSER of linux/sched.h
 _BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18  # MS_BIND, MS_REC and MS_PRIVATE of linux/mount.h
 _WRITING = os.O_WRONLY | os.O_RDWR
-_CHANGES = {
-    "os.rename": 2,
-    "os.remove": 1,
-    "os.truncate": 1,
-    "shutil.rmtree": 1,
-}  # audit event -> how many paths it has
+# Audit event -> how many paths it has
+_CHANGES = {"os.rename": 2, "os.remove": 1, "os.truncate": 1, "shutil.rmtree": 1}
 _CACHES = ("/.cache/", "/.triton/", "/torchinductor_", "/site-packages/", "/__pycache__/", "/dev/", "/proc/")
 _MAX_FILES = 10_000  # that are looked at in a folder
 
