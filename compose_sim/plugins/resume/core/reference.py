@@ -16,7 +16,7 @@ class Reference:
     """What the resumed run should do: the interrupted run as far as it came, and from then on the whole run."""
 
     ranks: Mapping[int, Trajectory]
-    interrupted_at: int  # steps of the interrupted run
+    interrupted_at: int  # steps of the interrupted run, on the rank that came the furthest: a killed one may not have noted its last
     noise: float = 0.0  # the largest relative difference between both runs in the steps that both made
     why_not: str = ""  # why the two differ too much; then the reference ends with the interrupted run
     first_difference: int = 0  # the step at which they do
@@ -57,7 +57,8 @@ def make_reference(whole: Run, interrupted: Run) -> Reference:
     }
     if not why:
         joined = {rank: _without(joined[rank], _of_no_effect(whole, interrupted, rank)) for rank in joined}
-    return Reference(ranks=joined, interrupted_at=common, noise=noise, why_not=why, first_difference=first)
+    furthest = max((len(each.states) for each in interrupted.values()), default=0)
+    return Reference(ranks=joined, interrupted_at=furthest, noise=noise, why_not=why, first_difference=first)
 
 
 def _of_no_effect(whole: Run, interrupted: Run, rank: int) -> set[str]:

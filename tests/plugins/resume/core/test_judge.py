@@ -145,6 +145,15 @@ def test_a_checkpoint_at_the_interruption_passes() -> None:
     assert judged(first=CUT, saved=(SAVED, CUT)).status == "passed"
 
 
+def test_a_rank_that_was_killed_before_it_noted_its_last_step_has_made_it_nevertheless() -> None:
+    """Rank 0 saves and dies; rank 1 is terminated while it still holds the record of that step."""
+    cut = interrupted(saved=(CUT,))
+    last = cut.ranks[1]
+    ranks = {**cut.ranks, 1: replace(last, records=last.records[:-2])}  # the step and the file
+
+    assert judged(first=CUT, interrupted=Observed(ranks=ranks)).status == "passed"
+
+
 @pytest.mark.parametrize(
     ("change", "missing", "step"),
     [
