@@ -7,9 +7,9 @@ The loss of a training step is left alone: nearly every script prints that of ra
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, exp, sqrt
 
 from compose_sim.core.checks import (
     SEVERAL_RANKS,
@@ -46,6 +46,13 @@ _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 
 
 _MIN_EVALUATIONS = 2
+_MIN_DIGITS = 3  # of a printed number; one with fewer equals another by chance
+_PRINTED_AS: tuple[Callable[[float], float], ...] = (
+    lambda mean: mean,
+    lambda mean: 100 * mean,
+    lambda mean: exp(min(mean, 100)),
+    lambda mean: sqrt(abs(mean)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class MetricLine:
 def metric_local(case: Case) -> Result:
     """Compare what ranks printed with what they can have known."""
     observed = case.observed
-    found = next(means_of_means(observed), None)
+    found = next(means_of_means(observed, case.logs), None)
     if found:
         return _wrong_mean(found)
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
@@ -102,10 +109,11 @@ def _not_judged(observed: Observed) -> str:
 
 def _wrong_mean(found: MeanOfMeans) -> Result:
     counts = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(found.samples.items()))
+    kind = "shares of hits" if found.are_shares else "means"
     return warned(
-        f"the ranks' own shares of hits are averaged ({found.mean:.4g}), although they evaluated different numbers of samples "
+        f"the ranks' own {kind} are averaged ({found.mean:.4g}), although they evaluated different numbers of samples "
         f"({counts}): over all samples it is {found.weighted:.4g}",
-        fix="Sum hits and samples over the ranks (`dist.all_reduce(torch.tensor([hits, samples]))`), then divide.",
+        fix="Sum what is counted, and the samples, over the ranks (`dist.all_reduce(torch.tensor([total, samples]))`), then divide.",
         at=found.at,
         ranks=sorted(found.samples),
     )
@@ -301,6 +309,7 @@ class MeanOfMeans:
     means: Mapping[int, float]
     samples: Mapping[int, int]
     at: Place | None
+    are_shares: bool
 
     @property
     def mean(self) -> float:
@@ -313,30 +322,53 @@ class MeanOfMeans:
         return sum(self.means[rank] * count for rank, count in self.samples.items()) / sum(self.samples.values())
 
 
-def means_of_means(observed: Observed) -> Iterator[MeanOfMeans]:
+def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Iterator[MeanOfMeans]:
     """
-    Yield the reductions of shares of hits: on each rank a number from 0 to 1 that is a whole number of the rank's own samples.
+    Yield the reductions of means of unequally many samples.
 
-    An evaluation is left out if ranks then exchange anything but such single numbers before the next step. One that is whole on
+    A number is a mean if the ranks reduce it by one, if it is from 0 to 1 and a whole number of the rank's own samples on each of them,
+    or if a rank prints the sum divided by the number of ranks.
+
+    An evaluation is left out if ranks then exchange anything but a few such numbers before the next step. One that is whole on
     all ranks may be the count by which they weigh the others.
     """
     by_rank = {rank.rank: _reduced_after_evaluation(rank) for rank in observed}
+    printed = {
+        text for lines in logs.values() for line in lines if _METRIC.search(line) for text in _NUMBER.findall(line)
+    }
     for together in zip(*by_rank.values(), strict=False):
         samples = {exchanged[0].rank: count for exchanged, count in together}
         numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
         are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
-        has_counts = any(all(_is_whole(each.values[0]) for each in number) for number in numbers)
+        places = [(number, place) for number in numbers for place in range(min(len(each.values) for each in number))]
+        has_counts = any(all(_is_whole(each.values[place]) for each in number) for number, place in places)
         if are_equally_many and not has_counts and len(set(samples.values())) > 1:
-            yield from (found for number in numbers if (found := _mean_of_means(number, samples)))
+            yield from (found for each in places if (found := _mean_of_means(*each, samples, printed)))
 
 
-def _mean_of_means(reduced: Sequence[Collective], samples: Mapping[int, int]) -> MeanOfMeans | None:
-    means = {each.rank: each.values[0] for each in reduced}
+def _mean_of_means(
+    reduced: Sequence[Collective], place: int, samples: Mapping[int, int], printed: Collection[str]
+) -> MeanOfMeans | None:
+    means = {each.rank: each.values[place] for each in reduced}
     hits = [means[rank] * samples[rank] for rank in means]
     are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(_is_whole, hits))
-    is_one = len({each.at for each in reduced}) == 1 and set(means) == set(reduced[0].group)
-    is_mean = is_one and (are_shares or reduced[0].reduce == "AVG")
-    return MeanOfMeans(means=means, samples=samples, at=reduced[0].at) if is_mean else None
+    if len({each.at for each in reduced}) > 1 or set(means) != set(reduced[0].group):
+        return None
+    found = MeanOfMeans(means=means, samples=samples, at=reduced[0].at, are_shares=are_shares)
+    is_mean = are_shares or reduced[0].reduce == "AVG" or any(_is_printed(found, text) for text in printed)
+    return found if is_mean else None
+
+
+def _is_printed(found: MeanOfMeans, text: str) -> bool:
+    """Return whether this is the mean of the means, or a percentage, perplexity or root of it, in enough digits to tell."""
+    half = 0.5 * 10.0 ** -len(text.lower().partition("e")[0].partition(".")[2])
+    if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < _MIN_DIGITS:
+        return False
+    for change in _PRINTED_AS:
+        mean, weighted = change(found.mean), change(found.weighted)
+        if abs(float(text) - mean) <= 1.01 * half and abs(float(text) - weighted) > 2 * half:
+            return True
+    return False
 
 
 def _is_whole(value: float) -> bool:
@@ -344,13 +376,13 @@ def _is_whole(value: float) -> bool:
 
 
 def _reduced_after_evaluation(rank: RankObserved) -> list[tuple[Sequence[Collective], int]]:
-    """Return the single numbers that the rank exchanged after each evaluation, with the number of samples it evaluated."""
+    """Return the few numbers that the rank exchanged after each evaluation, with the number of samples it evaluated."""
     found: list[tuple[Sequence[Collective], int]] = []
     exchanged: list[Collective] = []
     samples = 0
 
     def close() -> None:
-        if samples and exchanged and all(len(each.values) == 1 and each.op in _OPS for each in exchanged):
+        if samples and exchanged and all(each.values and each.op in _OPS for each in exchanged):
             found.append((tuple(exchanged), samples))
         exchanged.clear()
 
