@@ -186,7 +186,7 @@ def _value(option: SpecOption) -> Any:
 
 
 def _line(setting: str, option: SpecOption) -> str:
-    return f"{setting:<{_COMMENT_COLUMN}}# {option.description}"
+    return f"{setting:<{_COMMENT_COLUMN - 1}} # {option.description}"
 
 
 def _yaml(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -153,9 +154,18 @@ def request_from_flags(
             program, command = (_script_from_stdin(), *program[1:]), ()
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
     request = read_request(given, file=file, defaults=defaults, allow_mount=allow_mount)
+    _refuse_without_switch(check, request.spec.check, command)
     misplaced = _own_options_in(program[1:], request) if "script" in given else ""
     remarks = (*request.remarks, misplaced) if misplaced else request.remarks
     return replace(request, remarks=remarks, command=command)
+
+
+def _refuse_without_switch(given: Mapping[str, Any], check: CheckSpec, command: Sequence[str]) -> None:
+    """Refuse flags that only mean something beside the switch of their group, as --at-step does beside --resume."""
+    for option in options_of(CheckSpec):
+        if option.field in given and getattr(check, option.group, None) is False:
+            wanted = shlex.join(("composesim", *command[:1], f"--{option.group}", *command[1:]))
+            raise SpecError(f"{option.flags[0]} needs --{option.group}", hint=wanted)
 
 
 def _script_from_stdin() -> str:

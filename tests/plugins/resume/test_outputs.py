@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from compose_sim.cli import main
 from tests.plugins.resume.pairs import PAIRS, write
 
 
@@ -42,3 +43,17 @@ def test_a_missing_state_is_written_for_ci(tmp_path: Path) -> None:
     assert result["place"] == {"file": str(script), "line": loaded_at}
     assert f"::error file={pair.script},line={loaded_at}" in done.stderr
     assert "optimizer" in summary.read_text()
+
+
+def test_an_option_that_only_says_how_to_resume_is_refused_without_the_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print('not run')\n")
+    monkeypatch.setattr(sys, "argv", ["composesim", "check", "--at-step", "3", "train.py"])
+
+    with pytest.raises(SystemExit) as left:
+        main()
+
+    assert left.value.code == 2
+    assert "composesim check --resume --at-step 3 train.py" in capsys.readouterr().err
