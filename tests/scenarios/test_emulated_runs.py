@@ -220,6 +220,10 @@ dist.reduce_scatter_tensor(part, torch.arange(8.0, device="cuda"), op=dist.Reduc
 parts = [torch.zeros(1, device="cuda") for _ in range(4)]
 dist.all_to_all(parts, [torch.full((1,), float(rank), device="cuda") for _ in range(4)])
 dist.barrier(device_ids=[local])
+if hasattr(dist, "gather_single"):  # from torch 2.14 on
+    gathered = torch.zeros(4, 2, device="cuda") if rank == 1 else None
+    dist.gather_single(torch.full((2,), float(rank), device="cuda"), gathered, dst=1)
+    assert rank != 1 or gathered.tolist() == [[float(each)] * 2 for each in range(4)], gathered
 found = [whole.tolist(), [each.tolist() for each in uneven], flat.flatten().tolist()]
 found += [part.flatten().tolist(), torch.cat(parts).tolist()]
 expected = [[1, 7], [[0.0], [1.0] * 2, [2.0] * 3, [3.0] * 4], [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0],

@@ -265,10 +265,11 @@ def _two_on_one(ranks: list[int], index: int, node: str, *, is_bound: bool) -> E
     return error
 
 
-_CHECKED = (
+CHECKED = (
     "all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter "
     "reduce_scatter_tensor all_to_all all_to_all_single send recv isend irecv all_reduce_coalesced "
-    "all_gather_coalesced _all_gather_base _reduce_scatter_base all_gather_single reduce_scatter_single"
+    "all_gather_coalesced _all_gather_base _reduce_scatter_base all_gather_single reduce_scatter_single "
+    "gather_single gather_into_tensor"
 )
 # The memory formats in which NCCL accepts a tensor with this number of dimensions; 0 stands for others
 _FORMATS: dict[int, tuple[Any, ...]] = {
@@ -277,7 +278,16 @@ _FORMATS: dict[int, tuple[Any, ...]] = {
     5: (torch.contiguous_format, torch.channels_last_3d),
 }
 # The arguments that NCCL sends or fills as they lie in memory; it copies the tensors of other lists
-_IN_PLACE = ("tensor", "output", "input", "output_tensor", "input_tensor", "output_tensor_list", "input_tensor_list")
+_IN_PLACE = [
+    "tensor",
+    "gather_tensor",
+    "output",
+    "input",
+    "output_tensor",
+    "input_tensor",
+    "output_tensor_list",
+    "input_tensor_list",
+]
 
 
 def emulate_collectives(distributed: Any) -> None:
@@ -285,7 +295,7 @@ def emulate_collectives(distributed: Any) -> None:
 
     Only the names that scripts use are patched. torch's own calls keep the originals, because they send objects as CPU tensors.
     """
-    for name in _CHECKED.split():
+    for name in CHECKED.split():
         real = getattr(distributed, name, None)
         if real is not None:
             setattr(distributed, name, _checked(real, COMPOSED.get(name)))

@@ -126,12 +126,28 @@ def _by_one_tensor(real: Any, call: dict[str, Any]) -> Any:
     return Done() if call.get("async_op") else None
 
 
+def _by_list(real: Any, call: dict[str, Any]) -> Any:
+    """Gather into the parts of one tensor as gloo gathers into a list: torch 2.14 has `gather_single` for NCCL alone."""
+    distributed: Any = torch.distributed
+    group, into = call.get("group"), call.get("gather_tensor")
+    root = call.get("group_dst")
+    if root is None:
+        root = distributed.get_group_rank(group or distributed.group.WORLD, call.get("dst") or 0)
+    parts = None
+    if distributed.get_rank(group) == root and into is not None:
+        parts = [part.view_as(call["tensor"]) for part in into.view(-1).chunk(distributed.get_world_size(group))]
+    options = {"group": group, "group_dst": root, "async_op": call.get("async_op", False)}
+    return distributed.distributed_c10d.gather(call["tensor"], parts, **options)
+
+
 Composition = Callable[[Any, dict[str, Any]], Any]
 COMPOSED: dict[str, Composition] = {
     "all_reduce": _scaled,
     "reduce": _scaled,
     "reduce_scatter": _scattered,
     "all_gather": _uneven,
+    "gather_single": _by_list,
+    "gather_into_tensor": _by_list,
     "all_to_all": _by_one_tensor,
     "all_gather_into_tensor": _flat,
     "all_gather_single": _flat,

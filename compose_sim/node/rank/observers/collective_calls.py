@@ -25,6 +25,7 @@ _MAX_KNOWN = 1000  # of each group: tensors may have another shape each time
 _SAME = {  # other names of the same collective
     "all_gather_single": "all_gather_into_tensor",
     "_all_gather_base": "all_gather_into_tensor",
+    "gather_into_tensor": "gather_single",
     "reduce_scatter_single": "reduce_scatter_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
 }

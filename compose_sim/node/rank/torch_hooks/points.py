@@ -311,6 +311,7 @@ def _keep_compiler_out() -> None:
 
 OWN = {  # the parameter with the tensors that a rank gives, to which those of the other ranks must correspond
     **dict.fromkeys(("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter"), "tensor"),
+    **dict.fromkeys(("gather_single", "gather_into_tensor"), "tensor"),
     **dict.fromkeys(("all_reduce_coalesced",), "tensors"),
     **dict.fromkeys(("all_gather_single", "all_gather_into_tensor", "_all_gather_base"), "input_tensor"),
     **dict.fromkeys(("reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base"), "input"),

@@ -8,18 +8,35 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
 from compose_sim.node.rank.context import RankContext
-from compose_sim.node.rank.torch_hooks import features
+from compose_sim.node.rank.emulate.collectives import CHECKED
+from compose_sim.node.rank.torch_hooks import features, points
 from compose_sim.node.rank.torch_hooks.points import Point, TorchCall
 from tests.node.harness import Cluster
 
 calls: list[Any] = []
+
+
+def test_each_collective_of_this_torch_is_observed_and_emulated() -> None:
+    """A new release adds collectives: those with an asynchronous form and a group."""
+    from torch.distributed import distributed_c10d
+
+    functions = {
+        name: each for name, each in vars(distributed_c10d).items() if type(each) is FunctionType and name[0] != "_"
+    }
+    parameters = {name: signature(each).parameters for name, each in functions.items()}
+    collectives = {name for name, found in parameters.items() if {"async_op", "group"} <= found.keys()}
+
+    assert "all_reduce" in collectives
+    assert collectives - {"barrier"} <= points.OWN.keys()
+    assert collectives - {"barrier"} <= {*CHECKED.split()}
 
 
 class Local:
