@@ -81,6 +81,17 @@ def resumed():
     return drawn[0] == drawn[1]
 
 
+def states():
+    """Return where the states of generators are, which are on the CPU for each device."""
+    generators = torch.Generator(), torch.Generator("cuda")
+    found = torch.get_rng_state(), torch.cuda.get_rng_state(), *(each.get_state() for each in generators)
+    return [each.numpy() is not None and each.device.type for each in found], generators[0].device.type
+
+
+def state_on_gpu(restore):
+    return restore(torch.get_rng_state().cuda())
+
+
 def forked():
     with torch.random.fork_rng(devices=[0]):
         first = torch.rand(4, device="cuda").tolist()
@@ -201,6 +212,10 @@ PROBES = [
     ("torch.cuda.default_stream() == torch.cuda.current_stream(), torch.cuda.current_stream().device", "(True, device(type='cuda', index=0))"),
     ("drawn(3) == drawn(3), drawn(3) == drawn(4)", "(True, False)"),
     ("restored(), resumed(), forked()", "(True, True, True)"),
+    ("states()", "(['cpu', 'cpu', 'cpu', 'cpu'], 'cpu')"),
+    ("state_on_gpu(torch.set_rng_state)", "TypeError: RNG state must be a torch.ByteTensor"),
+    ("state_on_gpu(torch.cuda.set_rng_state)", "TypeError: RNG state must be a torch.ByteTensor"),
+    ("state_on_gpu(torch.Generator().set_state)", "TypeError: RNG state must be a torch.ByteTensor"),
     ("torch.cuda.initial_seed() == 4 if drawn(4) else None", "True"),
     ("torch.cuda.get_rng_state().device, torch.cuda.get_rng_state().dtype", "(device(type='cpu'), torch.uint8)"),
     ("torch.Generator('cuda').device.type, torch.randn(2, device='cuda', generator=torch.Generator('cuda')).device.type", "('cuda', 'cuda')"),

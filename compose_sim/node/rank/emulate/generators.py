@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import torch
@@ -36,13 +37,32 @@ _DRAW = frozenset(_DRAW_TEXT.split())
 
 
 class Generator(_torch._C.Generator):  # type: ignore[misc]
-    """A generator for an emulated device."""
+    """A generator for an emulated device, or for the CPU; its state is a tensor on the CPU in both cases."""
 
-    _index = 0
+    _index = CPU
 
     @property
     def device(self) -> torch.device:
-        return devices.device(self._index)
+        return torch.device("cpu") if self._index == CPU else devices.device(self._index)
+
+    def get_state(self) -> torch.Tensor:
+        return on_cpu(super().get_state())
+
+    def set_state(self, new_state: torch.Tensor) -> Any:
+        return super().set_state(checked(new_state))
+
+
+def on_cpu(state: torch.Tensor) -> torch.Tensor:
+    """Return a state that torch's C code has made, which does not know of emulated devices, as a tensor on the CPU."""
+    put(state, CPU)
+    return state
+
+
+def checked(state: torch.Tensor) -> torch.Tensor:
+    """Return the state for a generator, or raise CUDA's error if it was loaded onto a GPU."""
+    if getattr(state, "_composesim_device", None) not in (None, CPU):
+        raise TypeError("RNG state must be a torch.ByteTensor")
+    return state
 
 
 class _GeneratorClass(type):
@@ -50,8 +70,8 @@ class _GeneratorClass(type):
 
     def __call__(cls, device: Any = None, **options: Any) -> Any:
         index = CPU if device is None else devices.index_of(device)
-        if index == CPU:
-            return _RealGenerator(device="cpu" if device is None else device, **options)
+        if index == CPU and device is not None and torch.device(device).type != "cpu":
+            return _RealGenerator(device=device, **options)
         generator = Generator("cpu")
         generator._index = index
         return generator
@@ -71,9 +91,7 @@ class DefaultGenerator:
         self.device = devices.device(index)
 
     def get_state(self) -> torch.Tensor:
-        state = own[self._index].clone() if self._index in own else torch.default_generator.get_state()
-        put(state, CPU)
-        return state
+        return on_cpu(own[self._index].clone() if self._index in own else torch.default_generator.get_state())
 
     def set_state(self, state: torch.Tensor) -> DefaultGenerator:
         set_state(self._index, state)
@@ -103,7 +121,7 @@ def seed_device(index: int, seed: int) -> None:
 
 def set_state(index: int, state: torch.Tensor) -> None:
     """Set the state of one device; with the current state of the CPU's generator, the device shares that generator."""
-    state = state.detach().clone()
+    state = checked(state).detach().clone()
     own.pop(index, None)
     if not torch.equal(state, torch.default_generator.get_state()):
         own[index] = state
@@ -173,11 +191,13 @@ def install() -> None:
     set_cpu_state = _torch.set_rng_state
 
     def set_rng_state(new_state: torch.Tensor) -> None:
-        set_cpu_state(new_state)
+        set_cpu_state(checked(new_state))
         _share_again(new_state)
 
     set_rng_state.__doc__ = set_cpu_state.__doc__
     _torch.set_rng_state = _torch.random.set_rng_state = set_rng_state
+    get_cpu_state = _torch.get_rng_state
+    _torch.get_rng_state = _torch.random.get_rng_state = wraps(get_cpu_state)(lambda: on_cpu(get_cpu_state()))
     cuda: Any = torch.cuda
     answers: dict[str, Any] = {
         "get_rng_state": lambda device="cuda": default(device).get_state(),
