@@ -224,7 +224,25 @@ def _loaded_wrong(pair: Pair, moves: Moves, *, has_samples: bool) -> Iterator[Mi
             continue
         wanted = pair.averages if kind == "average" else pair.wanted.of(kind)
         if wrong := unequal(wanted, pair.found.of(kind), _EXACT):
+            if kind == "optimizer state" and _are_of_rank_0(wrong, pair):
+                yield _part_of_rank_0(wrong, pair, moves)
+                continue
             yield _finding(pair, missing, _text_of(kind, wrong, pair), moves.fix_for(missing), moves.place_for(missing))
+
+
+def _are_of_rank_0(wrong: list[Name], pair: Pair) -> bool:
+    first, found = pair.of_rank_0, pair.found.tensors
+    return bool(pair.rank) and all(
+        first is not None and name in first.tensors and name in found and found[name].hash == first.tensors[name].hash
+        for name in wrong
+    )
+
+
+def _part_of_rank_0(wrong: list[Name], pair: Pair, moves: Moves) -> MissingState:
+    count = f"{len(wrong)} of {len(pair.wanted.of('optimizer state'))}"
+    text = f"{count} tensors of the optimizer state are the part of rank 0: {names_of(wrong)}"
+    fix = "Let every rank save and load its own part (torch.distributed.checkpoint), or gather the whole state before rank 0 saves it"
+    return _finding(pair, "shards", text, fix, moves.saved_at or moves.loaded_at)
 
 
 def _other_loaded_wrong(pair: Pair, moves: Moves) -> Iterator[MissingState]:

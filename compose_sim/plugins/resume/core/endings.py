@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from compose_sim.plugins.resume.core.alignment import Alignment
 from compose_sim.plugins.resume.core.checkpoints import Interruption
 from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
@@ -9,7 +11,9 @@ from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference
 from compose_sim.plugins.resume.core.script_options import command_with
+from compose_sim.plugins.resume.core.trajectory import Run
 
+_OF_NO_MODEL = re.compile(r"\d+ of group \d+")  # what node/holdings.py calls such a tensor of an optimizer
 RENAME = "Write a checkpoint under another name, and rename it when it is complete"
 
 
@@ -33,9 +37,18 @@ def broken_off(evidence: ThreeRuns, moves: Moves, step: int) -> MissingState:
     return MissingState(missing="restart-failed", step=step, text=text, fix="Make it run to the end", at=at)
 
 
-def not_resumed(evidence: ThreeRuns, moves: Moves, found: Alignment | None) -> Judgement:
+def not_resumed(
+    evidence: ThreeRuns, moves: Moves, found: Alignment | None, reference: Reference, resumed: Run
+) -> Judgement:
     """Judge a second start that did not begin with the parameters of a checkpoint."""
     read = moves.names
+    if found is None and (replaced := _replaced(reference, resumed)):
+        text = f"the optimizer holds {replaced} tensors that no model has: loading replaced its parameters, which are not trained"
+        fix = "Make the optimizer after the model is loaded, or load without assign=True"
+        load = moves.first_load("module")
+        at = load.at if load is not None and load.at else moves.loaded_at
+        step = max(reference.interrupted_at, 1)
+        return _failed(MissingState(missing="optimizer", step=step, text=text, fix=fix, at=at))
     if found is None:
         text = "the second start begins with parameters of no step" + (f", although it read {read}" if read else "")
         fix = "Load the parameters of the checkpoint into the model that trains"
@@ -47,6 +60,15 @@ def not_resumed(evidence: ThreeRuns, moves: Moves, found: Alignment | None) -> J
     else:
         return _without_a_sign(evidence)
     return _failed(MissingState(missing="not-resumed", step=1, text=text, fix=fix, at=moves.loaded_at))
+
+
+def _replaced(reference: Reference, resumed: Run) -> int:
+    """Return how many tensors the optimizer of each resumed rank begins with, if all of them are no parameters of a model any more."""
+    firsts = {rank: each.states[0].of("parameter") for rank, each in resumed.items() if each.states}
+    before = {rank: state.of("parameter") for rank in firsts if (state := reference.at(rank, 0)) is not None}
+    are_lost = all(_OF_NO_MODEL.fullmatch(name) for each in firsts.values() for _, name in each)
+    had_names = all(not _OF_NO_MODEL.fullmatch(name) for each in before.values() for _, name in each)
+    return min(map(len, firsts.values()), default=0) if are_lost and had_names and before else 0
 
 
 def torn_and_read(evidence: ThreeRuns, moves: Moves) -> str:

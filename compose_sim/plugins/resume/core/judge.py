@@ -15,11 +15,11 @@ from compose_sim.plugins.resume.core.checkpoints import Checkpoint, find_checkpo
 from compose_sim.plugins.resume.core.compare import NOT_THE_AVERAGE, compare, compare_loaded, pairs
 from compose_sim.plugins.resume.core.endings import RENAME, broken_off, not_resumed, torn_and_read, without_steps
 from compose_sim.plugins.resume.core.evidence import Judgement, ThreeRuns
-from compose_sim.plugins.resume.core.findings import MissingState, first_of, ranks_of
+from compose_sim.plugins.resume.core.findings import Missing, MissingState, first_of, ranks_of
 from compose_sim.plugins.resume.core.moves import Moves
 from compose_sim.plugins.resume.core.reference import Reference, make_reference
 from compose_sim.plugins.resume.core.reshape import compare_samples, gathered
-from compose_sim.plugins.resume.core.trajectory import names_of, read_run
+from compose_sim.plugins.resume.core.trajectory import Run, names_of, read_run
 
 _OF_WORKERS = ("DataLoader worker", "/torch/utils/data/", "/multiprocessing/")  # in a traceback
 _MAY_BE_HASHES = ("random", "sampler-epoch", "unknown")
@@ -53,10 +53,10 @@ def judge(evidence: ThreeRuns) -> Judgement:
         return Judgement(status="inconclusive", text=_NOTHING_REPEATED)
     may_begin = 0 in likely[:1] or (evidence.is_one_run and moves.has_begun_from_a_file)
     if found is None or (found.step == 0 and not may_begin):
-        return not_resumed(evidence, moves, found)
+        return not_resumed(evidence, moves, found, reference, resumed)
     checkpoint = next((each for each in reversed(checkpoints) if each.step == found.step), None)
     moves = replace(moves, checkpoint=checkpoint or evidence.interruption.checkpoint)
-    findings = _of_loading(evidence, found, checkpoints, moves, reference)
+    findings = _of_loading(evidence, found, checkpoints, moves, reference, resumed)
     change = ""
     if is_reshaped:
         others, change = compare_samples(reference, resumed, found.step, moves)
@@ -95,7 +95,12 @@ def _concluded(findings: list[MissingState], moves: Moves) -> list[MissingState]
 
 
 def _of_loading(
-    evidence: ThreeRuns, found: Alignment, checkpoints: Sequence[Checkpoint], moves: Moves, reference: Reference
+    evidence: ThreeRuns,
+    found: Alignment,
+    checkpoints: Sequence[Checkpoint],
+    moves: Moves,
+    reference: Reference,
+    resumed: Run,
 ) -> list[MissingState]:
     """Return what is wrong with the parameters that the resumed run begins with, and with the choice of the checkpoint."""
     step, at = found.step + 1, moves.loaded_at
@@ -116,10 +121,36 @@ def _of_loading(
         findings.append(
             MissingState(missing="precision", step=step, text=text, fix=fix, at=moves.place_for("precision"))
         )
+    elif not found.others and (other := _step_of_the_rest(reference, resumed, found.step)) is not None:
+        text = f"the parameters are those of step {found.step}, and the optimizer's state is that of step {other}"
+        fix = "Load parameters and optimizer state of the same step: choose each file by the number of its step"
+        which: Missing = "older-checkpoint" if found.step < other else "parameters"
+        findings.append(MissingState(missing=which, step=step, text=text, fix=fix, at=at))
     elif found.others:
         finding, torn = _of_parameters(found, moves, reference), torn_and_read(evidence, moves)
         findings.append(replace(finding, text=finding.text + torn, fix=RENAME) if torn else finding)
     return findings
+
+
+def _step_of_the_rest(reference: Reference, resumed: Run, step: int) -> int | None:
+    """
+    Return the step whose optimizer state all resumed ranks begin with, if that is another one than the step of the parameters.
+
+    An earlier one must also be the one whose samples come next: else it is the optimizer's state that is wrong.
+    """
+    firsts = {rank: each.states[0] for rank, each in resumed.items() if each.states}
+
+    def is_of(other: int) -> bool:
+        pairs = ((reference.at(rank, other), found) for rank, found in firsts.items())
+        return all(
+            was is not None
+            and was.of("optimizer state") == found.of("optimizer state") != {}
+            and (other >= step or was.samples == found.samples)
+            for was, found in pairs
+        )
+
+    steps = range(reference.interrupted_at, -1, -1)
+    return None if is_of(step) else next((each for each in steps if is_of(each)), None)
 
 
 def _newest(checkpoints: Sequence[Checkpoint], step: int, last: int) -> int:

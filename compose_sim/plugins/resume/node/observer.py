@@ -50,6 +50,10 @@ class Watched:
     optimizer: Any = None  # a weak reference to the last one
     stepping: int = 0  # the id of the one whose step is running
 
+    def forget(self) -> None:
+        """Forget the backward passes so far: a step has used them, or they belong to none."""
+        self.batches, self.backwards, self.loss, self.awaits_input = [], 0, None, True
+
 
 def install() -> None:
     features.WITHOUT["resume"] = "the state of steps is not recorded"
@@ -104,7 +108,7 @@ def _made(context: RankContext, call: points.TorchCall) -> None:
     """Forget backward passes before there was an optimizer: they were no training."""
     watched: Watched = context.memory[_STATE]
     if not watched.steps and not updates_by_hand.stands_in(call.owner):
-        watched.batches, watched.backwards, watched.loss, watched.awaits_input = [], 0, None, True
+        watched.forget()
 
 
 def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -166,8 +170,13 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     watched.awaits_input = True
 
 
-def _scale(context: RankContext, call: points.TorchCall) -> None:
-    context.memory[_STATE].holdings.scaler = weakref.ref(call.owner)
+def _scale(context: RankContext, call: points.TorchCall) -> points.Steps:
+    watched: Watched = context.memory[_STATE]
+    watched.holdings.scaler = weakref.ref(call.owner)
+    steps = watched.steps
+    yield
+    if watched.steps == steps:  # gradients overflowed, and no step will use them
+        watched.forget()
 
 
 def _before_step(context: RankContext, optimizer: Any) -> None:
@@ -185,7 +194,7 @@ def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     if watched.stepping != id(optimizer):
         return
     watched.steps, watched.stepping = watched.steps + 1, 0
-    watched.batches, watched.backwards, watched.loss, watched.awaits_input = [], 0, None, True
+    watched.forget()
     context.flush()
 
 

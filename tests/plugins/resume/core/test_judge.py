@@ -127,6 +127,42 @@ def test_the_same_run_passes() -> None:
     assert judged().status == "passed"
 
 
+def test_parameters_of_another_step_than_the_optimizer_are_named() -> None:
+    newer, older = (with_tensor(2, 0.5 * (SAVED + shift)) for shift in (1, -1))
+
+    assert judged(newer).findings[0].missing == "older-checkpoint"
+    assert judged(older).findings[0].missing == "optimizer"
+    assert judged(both(older, of_step(lambda step: step - 1, "batches"))).findings[0].missing == "parameters"
+
+
+def test_the_part_of_rank_0_in_the_place_of_the_own_one_is_named() -> None:
+    def parts(found: HeldState, step: int, rank: int) -> HeldState:
+        own = sketch(0.5 * step + 100 * rank)
+        return replace(found, sketches=tuple(own if each == 2 else it for each, it in enumerate(found.sketches)))
+
+    def loaded(found: HeldState, step: int, rank: int) -> HeldState:
+        return parts(found, step, 0 if step == SAVED else rank)
+
+    found = judged(
+        loaded, whole=observed(0, STEPS, parts), interrupted=interrupted(parts), resumed=observed(SAVED, STEPS, loaded)
+    )
+
+    assert [(each.missing, each.ranks) for each in found.findings] == [("shards", (1,))]
+
+
+def test_an_optimizer_whose_parameters_have_been_replaced_is_named() -> None:
+    resumed = observed(SAVED, STEPS)
+    rows = tuple(row._replace(name="0 of group 0") if row.kind == "parameter" else row for row in ROWS)
+    lost = {
+        rank: replace(each, records=(HeldTensors(0, rows), *each.records[1:])) for rank, each in resumed.ranks.items()
+    }
+
+    found = judged(resumed=Observed(ranks=lost))
+
+    assert [each.missing for each in found.findings] == ["optimizer"]
+    assert "replaced" in found.text
+
+
 def test_rounding_passes() -> None:
     def rounded(found: HeldState, step: int, _: int) -> HeldState:
         if step == SAVED:
