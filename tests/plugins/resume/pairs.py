@@ -109,6 +109,11 @@ PAIRS = (
     ),
     wrong("by_epoch.py", "optimizer", ('        optimizer.load_state_dict(state["optimizer"])\n', "")),
     Pair(name="accumulating", script="accumulating.py"),
+    Pair(
+        name="accumulating-with-skipped-steps",
+        script="accumulating.py",
+        changes=(("init_scale=1024.0", "init_scale=2.0**126"),),
+    ),
     wrong("accumulating.py", "scaler", ('        scaler.load_state_dict(state["scaler"])\n', "")),
     wrong("accumulating.py", "accumulation", ("EVERY = 4, 16, 16", "EVERY = 4, 16, 18")),
     Pair(name="sharded", script="sharded.py"),
