@@ -58,22 +58,23 @@ def guard(roots: Sequence[str], suffixes: Sequence[str], refusal: str) -> Callab
     """
     private = tuple(os.path.realpath(each).rstrip(os.sep) + os.sep for each in roots)
     endings, began = tuple(suffixes), time.time()
-    known: dict[str, bool] = {}  # folder -> whether it held a checkpoint
+    known: dict[tuple[str, bool], bool] = {}  # folder, and also below it -> whether it held a checkpoint
 
     def is_old_checkpoint(path: str) -> bool:
         return path.endswith(endings) and _is_older(path, began)
 
-    def holds_some(folder: str) -> bool:
-        if folder not in known:
-            known[folder] = any(map(is_old_checkpoint, _files_below(folder)))
-        return known[folder]
+    def holds_some(folder: str, *, below: bool) -> bool:
+        if (folder, below) not in known:
+            known[folder, below] = any(map(is_old_checkpoint, _files_in(folder, below=below)))
+        return known[folder, below]
 
     def refuse(path: str) -> None:
         real = os.path.realpath(path)
         if real.startswith(private) or any(each in real for each in _CACHES):
             return
         folder = real if os.path.isdir(real) else os.path.dirname(real)  # noqa: PTH112, PTH120 - for each file
-        if is_old_checkpoint(real) or ((folder == real or _is_older(real, began)) and holds_some(folder)):
+        is_folder = folder == real
+        if is_old_checkpoint(real) or ((is_folder or _is_older(real, began)) and holds_some(folder, below=is_folder)):
             raise SystemExit(
                 f"{refusal}: '{real}' was there before, and the script would change it. Try: --checkpoint-folder {folder}"
             )
@@ -92,9 +93,10 @@ def guard(roots: Sequence[str], suffixes: Sequence[str], refusal: str) -> Callab
     return refuse
 
 
-def _files_below(folder: str) -> Iterator[str]:
-    """Yield the first files in a folder and those below."""
-    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)  # noqa: PTH118 - many files
+def _files_in(folder: str, *, below: bool) -> Iterator[str]:
+    """Yield the first files in a folder, and in those below."""
+    folders = islice(os.walk(folder), None if below else 1)
+    found = (os.path.join(at, name) for at, _, names in folders for name in names)  # noqa: PTH118 - many files
     return islice(found, _MAX_FILES)
 
 
