@@ -111,7 +111,9 @@ def _compared(case: Case, copy: Result | None) -> Result:
             "parameters are sharded: each rank holds a different part", judged_by="matches-single"
         )
     has_models = observed.first(DdpModel) is not None
-    reasons = []
+    averages = any(each.again_equal or each.excused for each in comparisons)
+    reasons: list[str] = []
+    kept: Difference | None = None  # by each rank, while others are averaged
     for comparison in comparisons:
         for found in _without_consequences(comparison.excused):
             if _train_together(case, found):
@@ -122,13 +124,15 @@ def _compared(case: Case, copy: Result | None) -> Result:
             reasons.append(f"{comparison.excused[0]} differs, but {EXCHANGED}")
         for found in _without_consequences(comparison.different):
             reason = _why_not(case, found, has_models)
-            if not reason:
+            if not reason and averages and found.model is None and not _train_together(case, found):
+                kept = kept or found
+            elif not reason:
                 return _failed(case, found, has_models)
             reasons.append(reason)
-    averages = any(each.again_equal or each.excused for each in comparisons)
     problem = (
         left_out(case)
         or overwritten(case)
+        or (_kept_apart(case, kept) if kept else None)
         or copy
         or other_constants(case)
         or (None if averages else helper_apart(case))
@@ -140,6 +144,16 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
     return passed(_equal_text(case, comparisons))
+
+
+def _kept_apart(case: Case, found: Difference) -> Result:
+    step = step_at(case.observed, found)
+    return warned(
+        f"after step {found.nth} {found} differs between ranks ({found.who}): they average weights now and then, but not all of them",
+        fix="Average all parameters, unless each rank keeps some on purpose, as personal layers in federated learning.",
+        at=step.at if step else None,
+        ranks=[rank for ranks in found.agreeing for rank in ranks],
+    )
 
 
 def _exchanged_nothing(found: Difference, exchange: Collective) -> Result:
