@@ -55,6 +55,7 @@ from compose_sim.node.records.models import (
     TensorHashes,
     TensorTable,
     UnusedParameters,
+    WeightsBeforeSharding,
     WeightsBeforeWrapping,
 )
 from compose_sim.node.records.precautions import (
@@ -111,7 +112,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
     "devices": (DeviceChosen,),
     "endings": (RaisedAfterTraining,),
-    "evaluations": (EvaluatedModel, WeightsBeforeWrapping),
+    "evaluations": (EvaluatedModel, WeightsBeforeSharding, WeightsBeforeWrapping),
     "files": (FileUse, VariableSet, UntrackedWait),
     "gathers": (DetachedInLoss,),
     "gradients": (UnusedParameters, OptimizerStep),

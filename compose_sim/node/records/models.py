@@ -116,6 +116,16 @@ class WeightsBeforeWrapping(Record):
 
 
 @dataclass(frozen=True)
+class WeightsBeforeSharding(Record):
+    """Parameters that `fully_shard` divided among ranks, if the rank's part of them is still the same at the first step."""
+
+    ranks: tuple[int, ...]  # of the mesh
+    names: tuple[str, ...]
+    hashes: tuple[str | None, ...]  # of the whole tensors, before
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class EvaluatedModel(Record):
     """A model is called in evaluation mode, or without being trained, for the first time since the last optimizer step."""
 

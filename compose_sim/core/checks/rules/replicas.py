@@ -35,9 +35,8 @@ from compose_sim.core.checks.replica_diff import (
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
 from compose_sim.core.checks.rules.exchanges import exchanges, of_nothing, overwritten, undone
 from compose_sim.core.checks.rules.updates import other_constants, parted
-from compose_sim.core.checks.rules.wrapping import UNFINISHED
+from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
-from compose_sim.core.checks.tolerances import MIN_STEPS
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import LoaderInfo
@@ -67,6 +66,7 @@ def params_in_sync(case: Case) -> Result:
     """Compare what ranks held at the same steps."""
     return (
         never_stepped(case)
+        or divided_apart(case)
         or overwritten_experts(case)
         or undone(case)
         or _compared(case, left_behind(case) or untied(case) or _skipped_alone(case))
@@ -417,25 +417,6 @@ def by_model(found: Difference, model: SteppedModel | None, backwards: int) -> t
         "ranks change it differently after DistributedDataParallel has reduced its gradient, or its gradient is never reduced",
         "Do the same on every rank between backward and the next step: clipping, a GradScaler's scale, every change of a gradient "
         "or weight.",
-    )
-
-
-def never_stepped(case: Case) -> Result | None:
-    """Find ranks that reduce the gradients of a DDP model and never step, although others do and nothing sends them the weights."""
-    steps = {rank.rank: list(rank.of(OptimizerStep)) for rank in case.observed}
-    reduced = {rank.rank: sum(1 for _ in rank.of(DdpForward)) for rank in case.observed}
-    idle = [rank for rank, mine in steps.items() if not mine and reduced[rank] >= MIN_STEPS]
-    first = next((mine[0] for mine in steps.values() if len(mine) >= MIN_STEPS), None)
-    operations = ("broadcast", "all_reduce", "scatter")
-    sends = any(sum(each.op in operations for each in rank.of(Collective)) >= MIN_STEPS for rank in case.observed)
-    if not idle or first is None or case.verdict != "passed" or sends or any(case.observed.of(UntrackedWait)):
-        return None
-    return failed(
-        f"{ranks_text(idle)} reduced gradients {reduced[idle[0]]} times and never stepped, while rank {first.rank} stepped "
-        f"{len(steps[first.rank])} times: their weights stay as they were",
-        fix="Step on every rank: the reduced gradient is the same on all of them.",
-        at=first.at,
-        ranks=idle,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -33,8 +34,9 @@ from compose_sim.node.records.models import (
     RunningStatistics,
     SteppedModel,
     UnusedParameters,
+    WeightsBeforeSharding,
 )
-from compose_sim.node.records.process_groups import Collective, DdpForward
+from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
 from compose_sim.node.records.replays import RecordedModels
 
 
@@ -309,4 +311,47 @@ def _own_statistics(case: Case) -> Result | None:
             at=first.at,
             ranks=sorted(ranks),
         )
+    return None
+
+
+def never_stepped(case: Case) -> Result | None:
+    """Find ranks that reduce the gradients of a DDP model and never step, although others do and nothing sends them the weights."""
+    steps = {rank.rank: list(rank.of(OptimizerStep)) for rank in case.observed}
+    reduced = {rank.rank: sum(1 for _ in rank.of(DdpForward)) for rank in case.observed}
+    idle = [rank for rank, mine in steps.items() if not mine and reduced[rank] >= MIN_STEPS]
+    first = next((mine[0] for mine in steps.values() if len(mine) >= MIN_STEPS), None)
+    operations = ("broadcast", "all_reduce", "scatter")
+    sends = any(sum(each.op in operations for each in rank.of(Collective)) >= MIN_STEPS for rank in case.observed)
+    if not idle or first is None or case.verdict != "passed" or sends or any(case.observed.of(UntrackedWait)):
+        return None
+    return failed(
+        f"{ranks_text(idle)} reduced gradients {reduced[idle[0]]} times and never stepped, while rank {first.rank} stepped "
+        f"{len(steps[first.rank])} times: their weights stay as they were",
+        fix="Step on every rank: the reduced gradient is the same on all of them.",
+        at=first.at,
+        ranks=idle,
+    )
+
+
+def divided_apart(case: Case) -> Result | None:
+    """Find parameters of which the ranks held other values when `fully_shard` divided them, and that nothing has replaced since."""
+    calls: dict[tuple[tuple[int, ...], int], dict[int, WeightsBeforeSharding]] = {}
+    for rank in case.observed:
+        seen: Counter[tuple[int, ...]] = Counter()
+        for each in rank.of(WeightsBeforeSharding):
+            calls.setdefault((each.ranks, seen[each.ranks]), {})[rank.rank] = each
+            seen[each.ranks] += 1
+    for (ranks, _), by_rank in calls.items():
+        held = [dict(zip(each.names, each.hashes, strict=True)) for each in by_rank.values()]
+        common = set.intersection(*map(set, held)) if by_rank.keys() == {*ranks} else set()
+        different = [name for name in held[0] if name in common and len({each[name] for each in held}) > 1]
+        if different:
+            return failed(
+                f"{ranks_text(ranks)} held different values of {names_text(different)} when fully_shard divided them: the model is put "
+                "together from parts of different tensors",
+                fix="Load or initialize the same weights on every rank before fully_shard, which takes them as they are, or after it "
+                "with set_model_state_dict(…, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)).",
+                at=by_rank[ranks[0]].at,
+                ranks=ranks,
+            )
     return None

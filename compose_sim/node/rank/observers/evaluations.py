@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from ...records.models import EvaluatedModel, TensorRow, WeightsBeforeWrapping
+from ...records.models import EvaluatedModel, TensorRow, WeightsBeforeSharding, WeightsBeforeWrapping
+from ...records.record import Place
 from .. import tracked
 from ..context import RankContext, place
 from ..torch_hooks import points
@@ -20,14 +22,27 @@ from .checkpoints import LOADED
 from .models import living
 from .optimizers import parameters_that_stepped
 
-_SEEN, _TRAINED = "evaluations.seen", "evaluations.trained"
+_SEEN, _TRAINED, _DIVIDED = "evaluations.seen", "evaluations.trained", "evaluations.divided"
 _MAX_NOTED, _MAX_TENSORS = 40, 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """The parameters of a module that `fully_shard` has divided."""
+
+    ranks: tuple[int, ...]
+    whole: dict[str, str | None]  # name -> hash of the tensor before
+    parts: dict[str, Any]  # name -> weak reference to this rank's part
+    own: dict[str, str | None]  # name -> hash of that part
+    at: Place | None
 
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
         points.MODULE_CALLED.subscribe(_before_call)
         points.DDP_MADE.subscribe(_note_weights)
+        points.FULLY_SHARDED.subscribe(_before_sharding)
+        points.BEFORE_STEP.subscribe(_note_sharded)
 
 
 def _before_call(context: RankContext, module: Any, given: Any) -> None:
@@ -52,6 +67,45 @@ def _note_weights(context: RankContext, call: points.TorchCall) -> None:
     entries = list(_entries(call.value("module")))
     rows = tuple(row for row, _ in entries)
     context.note(WeightsBeforeWrapping(tracked.models.made, rows, _hashed(entries)))
+
+
+def _before_sharding(context: RankContext, call: points.TorchCall) -> points.Steps:
+    """Remember what is divided: only the values at the first step tell whether it is loaded later, also on other ranks."""
+    torch: Any = sys.modules["torch"]
+    module, at = call.value("module"), place()
+    whole = {
+        name: parameter
+        for each in (module if isinstance(module, (list, tuple)) else [module])
+        for name, parameter in each.named_parameters()
+        if type(parameter.data) is torch.Tensor and not parameter.is_meta
+    }
+    few = list(whole)[:_MAX_TENSORS]
+    hashes = dict(zip(few, states.hashes_of([whole[name].data for name in few], whole=True)))
+    yield
+    for each in module if isinstance(module, (list, tuple)) else [module]:
+        parts = {
+            name: parameter
+            for name, parameter in each.named_parameters()
+            if name in hashes and hasattr(parameter, "device_mesh")
+        }
+        if parts:
+            mesh = next(iter(parts.values())).device_mesh
+            ranks = tuple(mesh.mesh.flatten().tolist())
+            divided = _Divided(ranks, hashes, {n: weakref.ref(p) for n, p in parts.items()}, _hashes_of(parts), at)
+            context.memory.setdefault(_DIVIDED, []).append(divided)
+
+
+def _note_sharded(context: RankContext, *_: Any) -> None:
+    for each in context.memory.pop(_DIVIDED, ()):
+        parts = {name: part for name, made in each.parts.items() if (part := made()) is not None}
+        now = _hashes_of(parts)
+        same = tuple(name for name in parts if now[name] == each.own[name])
+        hashes = tuple(each.whole[name] for name in same)
+        context.note(WeightsBeforeSharding(each.ranks, same, hashes, each.at))
+
+
+def _hashes_of(parts: dict[str, Any]) -> dict[str, str | None]:
+    return dict(zip(parts, states.hashes_of([part.to_local().detach() for part in parts.values()], whole=True)))
 
 
 def _note_evaluated(context: RankContext, module: Any, is_held: bool, given: Any) -> None:

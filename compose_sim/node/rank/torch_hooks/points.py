@@ -333,6 +333,9 @@ ITERATOR_RESET = Point(_LOADER, "_BaseDataLoaderIter._reset")  # once an epoch, 
 INDEX_DRAWN = Point(_LOADER, "_BaseDataLoaderIter._next_index")
 BATCH_TAKEN = Point(_LOADER, "_BaseDataLoaderIter.__next__")  # of all kinds of loaders
 BATCH_MADE = Point("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch", "_IterableDatasetFetcher.fetch")
+FULLY_SHARDED = Point(
+    "torch.distributed.fsdp._fully_shard._fully_shard", "fully_shard", copies="torch.distributed.fsdp"
+)
 JOIN_ENTERED = Point("torch.distributed.algorithms.join", "Join.__enter__")
 COLLECTIVE = Point(_C10D, *OWN, *_OBJECTS, "barrier", "monitored_barrier", "new_group", "split_group")
 MESSAGE = Point(_C10D, "send", "recv", "send_object_list", "recv_object_list", "isend", "irecv", "batch_isend_irecv")
