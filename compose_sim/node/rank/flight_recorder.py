@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..shared.frames import is_user_code
+from ..shared.frames import is_ours, is_user_code
 from ..shared.progress_page import ProgressPage
 from .torch_hooks.lazy_compiler import without_inductor
 
@@ -61,6 +61,8 @@ def dump(progress: ProgressPage) -> None:
     if recorded is None:
         return
     entries = recorded["entries"]
+    for entry in entries:  # ours would hide the script's: there may be ten of them
+        entry["frames"] = [frame for frame in entry.get("frames") or () if not is_ours(frame["filename"])]
     _note_groups()
     recorded["pg_config"] = {**_groups, **{name: each for name, each in recorded["pg_config"].items() if name}}
     progress.flight_path.parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,8 @@ def test_a_rank_that_spins_reports_what_it_waits_for(cluster: Callable[..., Clus
     assert (sleeps["pending"], sleeps["reached"]) == ([], {"0": 300})
     assert [each["locked_in_c"] for each in (waits, sleeps)] == [False, False]
     folder = made.folder / "observations" / "flight"
+    dumped = pickle.loads((folder / "rank_0").read_bytes())
+    assert "script.py" in dumped["entries"][-1]["frames"][-1]["filename"]  # composesim's own frames are left out
     if _torch_analyzes_gloo():
         analyzed = subprocess.run(
             [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)],
