@@ -10,6 +10,7 @@ import click
 from compose_sim.cli.console import MARKS as COLORED_MARKS
 from compose_sim.cli.console import echo, print_text, say
 from compose_sim.cli.run_lookup import FILE, FOLDER
+from compose_sim.core.text import format_count
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.attempt import attempt
@@ -75,7 +76,7 @@ def run(name: str | None) -> None:
     if workbook.must_predict(lesson) and sys.stdin.isatty():
         print_text(f"Predict, before you run it: {lesson.lesson.question}")
         workbook.predict(lesson, click.prompt(PREDICT, default="", show_default=False))
-    say(f"Running {lesson.name}: {lesson.lesson.nodes * lesson.lesson.ranks_per_node} ranks…")
+    say(f"Running {lesson.name}: {format_count(lesson.lesson.nodes * lesson.lesson.ranks_per_node, 'rank')}…")
     result = attempt(lesson, workbook.folder)
     if result.was_interrupted:
         sys.exit(130)
