@@ -155,7 +155,7 @@ class RunLoop:
         """Ask the ranks once where they are; return whether to wait for the answers of some."""
         if self._asked_at is None:
             self._asked_at = now
-            self.controller.submit(f"time-limit-{secrets.token_hex(4)}", DumpRanks())
+            self.controller.submit(f"time-limit-{secrets.token_hex(4)}", DumpRanks(at_end=True))
         return bool(to_ask(self._state, since=self._asked_at)) and now - self._asked_at < _ANSWER_S
 
     def _record_jump(self) -> None:

@@ -57,6 +57,8 @@ class ProfileSteps:
 class DumpRanks:
     """Have all ranks write what torch's flight recorder holds, and tell where they are."""
 
+    at_end: bool = False  # the run is about to be stopped, so also ask ranks that the question could, rarely, end
+
 
 Intervention = Fault | Heal | SetLinks | Scale | ProfileSteps | DumpRanks
 _BY_VERB: dict[str, type[Intervention]] = {

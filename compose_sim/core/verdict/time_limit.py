@@ -27,7 +27,7 @@ def to_ask(state: ClusterState, *, since: float) -> set[int]:
 
 def time_limit_reached(state: ClusterState, plan: Plan, *, now: float) -> Failure:
     """Return the cause of a run that composesim stops at its time limit: the line of each rank that has answered."""
-    asked = [rank for rank in state.ranks.values() if _runs(rank, state) and rank.dump is not None]
+    asked = [rank for rank in state.ranks.values() if _runs(rank, state) and _is_in_script(rank)]
     standings = tuple(standing_of(replace(rank, stall=rank.dump)) for rank in sorted(asked, key=lambda each: each.rank))
     where = _places(standings, plan.working_directory) if standings else _phases(state)
     where = state.hang.message if state.hang else where
@@ -44,7 +44,12 @@ def time_limit_reached(state: ClusterState, plan: Plan, *, now: float) -> Failur
 
 def _runs(rank: RankState, state: ClusterState) -> bool:
     node = state.nodes.get(rank.node)
-    return rank.phase not in ("starting", "exited") and node is not None and not node.is_gone
+    return rank.phase != "exited" and node is not None and not node.is_gone
+
+
+def _is_in_script(rank: RankState) -> bool:
+    """Return whether a rank has answered: if it has not made a process group, only the script's line shows that it has begun."""
+    return rank.dump is not None and bool(rank.phase != "starting" or rank.dump.get("place"))
 
 
 def _places(standings: tuple[Standing, ...], folder: str) -> str:

@@ -147,7 +147,7 @@ class FaultController:
         elif isinstance(intervention, ProfileSteps):
             self._actions.ask_all("profile", asdict(intervention), request)
         elif isinstance(intervention, DumpRanks):
-            self._actions.ask_all("dump", {}, request)
+            self._actions.ask_all("dump", {"at_end": intervention.at_end}, request)
         else:
             raise SpecError(f"'{request}' is not a valid request")
 

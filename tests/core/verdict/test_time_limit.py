@@ -26,7 +26,8 @@ def started(*, at: float = 2.0) -> list[Event]:
 
 def dumped(rank: int, line: int, *, t: float = 10.5, **data: Any) -> Event:
     place = ["/project/train.py", line, "main", "loss.backward()"]
-    return an_event("dumped", t, rank=rank, place=place, frames=[["/project/train.py", line, "main"]], **data)
+    values = {"place": place, "frames": [["/project/train.py", line, "main"]], **data}
+    return an_event("dumped", t, rank=rank, **values)
 
 
 def test_each_rank_is_asked_once_the_time_is_over() -> None:
@@ -48,3 +49,15 @@ def test_a_slow_start_is_not_counted_as_training() -> None:
     state = fold_all(PLAN, [*started(at=8.0), dumped(0, 12), dumped(1, 12), dumped(2, 12)])
 
     assert "8.00 s of them to start the nodes" in time_limit_reached(state, PLAN, now=11.0).message
+
+
+def test_a_rank_without_a_process_group_is_named_if_it_has_come_to_the_script() -> None:
+    """Until it makes one, it counts as starting; a rank that still imports torch has no line."""
+    events = [event for event in started() if event.kind != "init"]
+    before, loops, imports = (
+        fold_all(PLAN, [*events, *more]) for more in ([], [dumped(0, 3)], [dumped(0, 3, place=None)])
+    )
+
+    assert to_ask(before, since=10.0) == {0, 1, 2}
+    assert "rank 0 in /project/train.py, line 3: " in time_limit_reached(loops, PLAN, now=11.0).message
+    assert "node-0, node-1, node-2: starting" in time_limit_reached(imports, PLAN, now=11.0).message

@@ -131,12 +131,14 @@ def _restore_grace(_: Command, node: NodeContext) -> None:
     node.grace_seconds = NodeContext.grace_seconds
 
 
-def _dump(_: Command, node: NodeContext) -> Generator[float, None, None]:
+def _dump(command: Command, node: NodeContext) -> Generator[float, None, None]:
     """Inspect each rank of the latest round, one after another, and emit an event about each."""
     processes = {rank.rank: rank.pid for rank in node.ranks if rank.pid and not rank.ended}
     for rank, generation, page in list(_latest_pages(node)):
         if rank in processes:
-            found = yield from inspect_rank(page, processes[rank], may_be_running=True)
+            # Before it makes a process group, a rank has no helper thread, and has to be interrupted.
+            is_spared = not command.values.get("at_end") or page.get("helper") not in (0, processes[rank])
+            found = yield from inspect_rank(page, processes[rank], may_be_running=is_spared)
             node.events.bind(rank=rank, generation=generation).emit("dumped", **found)
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compose_sim.plugins.learn.app import author
+from compose_sim.plugins.learn.app.attempt import Attempt, attempt
 from compose_sim.plugins.learn.app.author import grade, prove
-from compose_sim.plugins.learn.app.course_folder import SOLUTION, CourseFolder, read_course
+from compose_sim.plugins.learn.app.course_folder import SOLUTION, CourseFolder, LessonFolder, read_course
 from compose_sim.plugins.learn.core.gradebook import read_grades, to_json
 from compose_sim.plugins.learn.core.outcome import Outcome
+from tests.builders import PATIENCE_S
 
 ENDLESS = "while True:\n    pass\n"
 
@@ -111,6 +117,37 @@ def test_an_endless_loop_ends_with_the_time_limit(tmp_path: Path) -> None:
     (only,) = grade([a_student(tmp_path / "endless", ENDLESS)], [short], engine="local")
 
     assert (only.outcome.status, reason_of(only.outcome)) == ("failed", "run")
+
+
+@pytest.mark.train
+def test_an_endless_loop_may_take_three_times_as_long_as_the_solution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class would else wait a minute for each; the student reads in which line the loop was."""
+    attempts: list[tuple[float, float]] = []  # the limit of each, and how long it took
+
+    def timed(lesson: LessonFolder, project: Path, **options: Any) -> Attempt:
+        began = time.monotonic()
+        result = attempt(lesson, project, **options)
+        attempts.append((lesson.lesson.timeout, time.monotonic() - began))
+        return result
+
+    monkeypatch.setattr(author, "attempt", timed)
+    monkeypatch.setattr(author, "_LEAST_S", 0.0)
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+    patient = replace(
+        lesson, lesson=lesson.lesson.model_copy(update={"timeout": PATIENCE_S, "hang_timeout": PATIENCE_S})
+    )
+
+    (only,) = grade([a_student(tmp_path / "endless", ENDLESS)], [patient], engine="local")
+
+    (allowed, of_solution), (limit, taken) = attempts
+    assert allowed == PATIENCE_S
+    assert limit == pytest.approx(3 * of_solution, rel=0.1)
+    assert limit <= taken < PATIENCE_S
+    assert (only.outcome.status, reason_of(only.outcome)) == ("failed", "run")
+    assert only.outcome.reason is not None
+    assert re.search(r"not done after .*: ranks 0, 1 in .*script\.py, line [12]: ", only.outcome.reason.detail)
 
 
 def reason_of(outcome: Outcome) -> str:
