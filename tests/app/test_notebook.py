@@ -41,6 +41,7 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
         failed = run_cell(client, FAILING)
         wrong = client.execute_interactive("%%ranks two\n1", timeout=PATIENCE_S, output_hook=lambda _: None)["content"]
         hung = run_cell(client, HANGING)
+        waited = run_cell(client, "_.report.timings.total_s - _.report.timings.rendezvous_s")
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -54,7 +55,11 @@ def test_a_cell_runs_on_two_ranks(tmp_path: Path) -> None:
     assert "rank 0 | 1.0" in failed["text/plain"]
     assert "ZeroDivisionError" in failed["text/html"]
     assert "<cell>" in failed["text/plain"]
-    assert "hung: " in hung["text/plain"]  # long before the default of other runs, five minutes
+    assert (
+        "hung: rank 0 waits in all_reduce #1 (<cell>, line 4), while rank 1 waits in recv (<cell>, line 6)"
+        in hung["text/plain"]
+    )
+    assert 15 <= float(waited["text/plain"]) < 60  # where other runs end when ranks wait for each other
 
 
 def run_cell(client: Any, code: str) -> dict[str, str]:
