@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,29 @@ def test_the_answer_names_the_number_that_predictions_are_compared_with(name: st
     lesson = COURSE.lessons[name]
     assert lesson.lesson.number is not None
     assert lesson.lesson.agrees(lesson.lesson.answer)
+
+
+@pytest.mark.parametrize("name", COURSE.lessons)
+@pytest.mark.parametrize("file", [PAGE, SCRIPT])
+def test_what_a_student_reads_first_does_not_answer_the_question(name: str, file: str) -> None:
+    """A single digit occurs everywhere, so of those only the words beside them count: the beginning of the answer."""
+    lesson = COURSE.lessons[name]
+    answer, told = words_of(re.split(r"[.:;] ", lesson.lesson.answer)[0]), words_of(lesson.read(file))
+
+    assert lesson.lesson.number is not None
+    assert lesson.lesson.number < 10 or f"{lesson.lesson.number:.0f}" not in told
+    assert len(answer) == 1 or not phrases(answer) & phrases(told, length=min(5, len(answer)))
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, and its numbers without separators."""
+    return re.findall(r"\w+(?:\.\d+)?", re.sub(r"(?<=\d)[,_](?=\d{3})", "", text.lower()))
+
+
+def phrases(words: list[str], length: int = 5) -> set[tuple[str, ...]]:
+    """Return all phrases of so many words, or of all if there are fewer."""
+    length = min(length, len(words))
+    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
 @pytest.mark.train
