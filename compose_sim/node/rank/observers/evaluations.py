@@ -26,7 +26,7 @@ _SEEN, _TRAINED, _DIVIDED = "evaluations.seen", "evaluations.trained", "evaluati
 _MAX_NOTED, _MAX_TENSORS = 40, 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Divided:
     """The parameters of a module that `fully_shard` has divided."""
 
