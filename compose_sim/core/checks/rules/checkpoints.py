@@ -7,7 +7,7 @@ Nothing but collectives orders ranks: `HappensBefore` follows them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import combinations
@@ -28,7 +28,8 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.repeated_steps import step_place
-from compose_sim.core.checks.replica_diff import Value, samples_of
+from compose_sim.core.checks.replica_diff import Key as TensorKey
+from compose_sim.core.checks.replica_diff import Value, Values, samples_of
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
@@ -366,7 +367,7 @@ def checkpoint_load(case: Case) -> Result:
 def _state_of_another(case: Case) -> Result | None:
     """Find ranks that each hold a part of a parameter with an optimizer state of its own, until all are given that of one."""
     held = [samples_of(rank, by_join=False) for rank in case.observed]
-    own: set[tuple[str, int | None, str]] = set()
+    own: set[TensorKey] = set()
     for moment in sorted(set.intersection(*map(set, held)) if len(held) > 1 else ()):
         values = [mine[moment][1] for mine in held]
         for key in (each for each in values[0] if each[0] == "optimizer state"):
@@ -376,7 +377,7 @@ def _state_of_another(case: Case) -> Result | None:
             states, weights = ({mine[each][3] for mine in values} - {None} for each in (key, weight))
             if len(states) == len(held):
                 own.add(key)
-            elif len(states) == 1 and len(weights) == len(held) and key in own and not _may_be_zeros(values[0][key]):
+            elif len(weights) == len(held) and key in own and _are_all_given(key, own, values):
                 return failed(
                     f"before step {held[0][moment][0] + 1} all ranks have the same optimizer state ({key[2]}), although each holds "
                     "another part of the parameter, and had a state of its own before: they were given that of one rank",
@@ -385,6 +386,17 @@ def _state_of_another(case: Case) -> Result | None:
                     at=step_place(case),
                 )
     return None
+
+
+def _are_all_given(key: TensorKey, own: Collection[TensorKey], values: Sequence[Values]) -> bool:
+    """Return whether ranks have the same in each state of this parameter that was their own: one number may be alike by chance."""
+    others = [each for each in own if each[:2] == key[:2] and each[2].partition(": ")[0] == key[2].partition(": ")[0]]
+    return all(
+        all(other in mine for mine in values)
+        and len({mine[other][3] for mine in values}) == 1
+        and not _may_be_zeros(values[0][other])
+        for other in others
+    )
 
 
 def _may_be_zeros(value: Value) -> bool:

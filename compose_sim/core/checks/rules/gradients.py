@@ -42,12 +42,14 @@ from compose_sim.core.checks.tolerances import (
     MIN_ELEMENTS,
     MIN_STEPS,
     ROUNDING_16_BIT,
+    ROUNDING_32_BIT_SUM,
     ROUNDING_COMBINATION,
 )
+from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SHARDED, BoundaryGradient, DetachedInLoss, SketchedStep
-from compose_sim.node.records.models import BY_HAND, OptimizerStep
+from compose_sim.node.records.models import BY_HAND, LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
 _MAX_RANKS, _MAX_ROWS = 8, 64
@@ -81,8 +83,14 @@ def gradient_mean(case: Case) -> Result:
         is_seen = case.observed.first(OptimizerStep) is not None
         return not_applicable("only `composesim check` records gradients" if is_seen else "no optimizer step was seen")
     joins = any(each.enabled for each in case.observed.of(Join))
+    one_loss = _is_one_loss(case.observed)
     for each in found:
-        problem = _copy(each) or _crossed(each) or added_weights(each) or _wrong_reduction(each, joins=joins)
+        problem = (
+            _copy(each)
+            or _crossed(each)
+            or added_weights(each)
+            or _wrong_reduction(each, joins=joins, one_loss=one_loss)
+        )
         problem = problem or summed_in_part(each) or _never_reduced(case, each)
         if problem:
             return problem
@@ -306,7 +314,15 @@ def _stays_alone(steps: Sequence[Mapping[int, SketchedStep]], ranks: Ranks, row:
     return apart and len(alike({rank: steps[-1][rank].after[row] or () for rank in ranks})) > 1
 
 
-def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
+def _is_one_loss(observed: Observed) -> bool:
+    """Return whether every rank begins each backward pass from the same loss: each has a part of its gradient, and a sum is right."""
+    losses = [[each.value for each in rank.of(LossValue)] for rank in observed]
+    if len({len(each) for each in losses}) != 1 or not losses[0]:
+        return False
+    return all(max(each) - min(each) <= ROUNDING_32_BIT_SUM * max(map(abs, each)) for each in zip(*losses, strict=True))
+
+
+def _wrong_reduction(optimizer: Optimizer, *, joins: bool, one_loss: bool) -> Result | None:
     """Judge the reductions of each group of ranks; in `join()`, DDP divides by all ranks even if some have no batches left."""
     groups: dict[Ranks, list[Reduction]] = {}
     most = max((len(each.ranks) for each in optimizer.reductions), default=0)
@@ -314,7 +330,12 @@ def _wrong_reduction(optimizer: Optimizer, *, joins: bool) -> Result | None:
         if not joins or len(each.ranks) == most:
             groups.setdefault(each.ranks, []).append(each)
     for _, reductions in sorted(groups.items()):
-        problem = scaled(reductions) or _added_again(reductions) or _left_out(reductions) or _clipped_early(reductions)
+        problem = (
+            scaled(reductions, one_loss=one_loss)
+            or _added_again(reductions)
+            or _left_out(reductions)
+            or _clipped_early(reductions)
+        )
         if problem:
             return problem
     return None
@@ -386,7 +407,7 @@ _FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_
 _FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
 
 
-def scaled(reductions: Sequence[Reduction]) -> Result | None:
+def scaled(reductions: Sequence[Reduction], *, one_loss: bool) -> Result | None:
     """Find a gradient that is the same multiple of the mean at every step, if nothing else explains the factor."""
     factors = [each.factor for each in reductions if each.factor is not None]
     size, first = len(reductions[0].ranks), reductions[0].step
@@ -401,6 +422,8 @@ def scaled(reductions: Sequence[Reduction]) -> Result | None:
     if abs(of_loss - 1) > ROUNDING_16_BIT or any(each.step.in_backward for each in reductions):
         return None
     if abs(times - size) >= ROUNDING_16_BIT * size and abs(times - 1 / size) >= ROUNDING_16_BIT / size:
+        return None
+    if one_loss and times > 1 and all(each.step.in_forward for each in reductions):
         return None
     who = ranks_text(reductions[0].ranks)
     why = "gradients are added but not divided" if times > 1 else "gradients are divided by the number of ranks twice"

@@ -11,6 +11,7 @@ from compose_sim.core.checks import Result
 from compose_sim.core.checks.rules.gradients import gradient_mean
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import DetachedInLoss, SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.models import LossValue
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, step
@@ -56,6 +57,17 @@ def steps(rank: int, used: Used, *, ranks: int = 2, count: int = 5, **more: Any)
 
 def judged(used: Used, *, ranks: int = 2, **more: Any) -> Result:
     return gradient_mean.judge(case({rank: steps(rank, used, ranks=ranks, **more) for rank in range(ranks)}))
+
+
+@pytest.mark.parametrize(("losses", "is_warned"), [((0.7, 0.7), False), ((0.7, 0.8), True)])
+def test_ranks_that_compute_one_loss_together_may_add_its_gradients(losses: Vector, is_warned: bool) -> None:
+    def of(rank: int) -> list[Record]:
+        found = steps(rank, lambda _, owns: mean(owns, len(owns)), in_forward=1, type="Adam")
+        return [*found, *(LossValue(losses[rank]) for _ in range(5))]
+
+    result = gradient_mean.judge(case({rank: of(rank) for rank in range(2)}))
+
+    assert (result.status == "warned") is is_warned
 
 
 def test_the_mean_passes_on_any_number_of_ranks() -> None:
