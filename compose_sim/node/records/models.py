@@ -122,6 +122,8 @@ class WeightsBeforeSharding(Record):
     ranks: tuple[int, ...]  # of the mesh
     names: tuple[str, ...]
     hashes: tuple[str | None, ...]  # of the whole tensors, before
+    loaded: bool  # whether the script had loaded a state dict into any module
+    replicated: bool  # whether some ranks of the mesh hold the same part, as in HSDP
     at: Place | None = None
 
 

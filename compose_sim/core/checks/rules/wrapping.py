@@ -334,7 +334,11 @@ def never_stepped(case: Case) -> Result | None:
 
 
 def divided_apart(case: Case) -> Result | None:
-    """Find parameters of which the ranks held other values when `fully_shard` divided them, and that nothing has replaced since."""
+    """
+    Find parameters of which the ranks held other values when `fully_shard` divided them, and that nothing has replaced since.
+
+    If no rank has loaded weights and each holds another part, the model is only drawn from several random generators.
+    """
     calls: dict[tuple[tuple[int, ...], int], dict[int, WeightsBeforeSharding]] = {}
     for rank in case.observed:
         seen: Counter[tuple[int, ...]] = Counter()
@@ -344,7 +348,8 @@ def divided_apart(case: Case) -> Result | None:
     for (ranks, _), by_rank in calls.items():
         held = [dict(zip(each.names, each.hashes, strict=True)) for each in by_rank.values()]
         common = set.intersection(*map(set, held)) if by_rank.keys() == {*ranks} else set()
-        different = [name for name in held[0] if name in common and len({each[name] for each in held}) > 1]
+        matters = any(each.loaded or each.replicated for each in by_rank.values())
+        different = [name for name in held[0] if matters and name in common and len({each[name] for each in held}) > 1]
         if different:
             return failed(
                 f"{ranks_text(ranks)} held different values of {names_text(different)} when fully_shard divided them: the model is put "

@@ -34,6 +34,7 @@ class _Divided:
     whole: dict[str, str | None]  # name -> hash of the tensor before
     parts: dict[str, Any]  # name -> weak reference to this rank's part
     own: dict[str, str | None]  # name -> hash of that part
+    loaded: bool
     at: Place | None
 
 
@@ -72,17 +73,19 @@ def _note_weights(context: RankContext, call: points.TorchCall) -> None:
 def _before_sharding(context: RankContext, call: points.TorchCall) -> points.Steps:
     """Remember what is divided: only the values at the first step tell whether it is loaded later, also on other ranks."""
     torch: Any = sys.modules["torch"]
-    module, at = call.value("module"), place()
+    at, given = place(), call.value("module")
+    modules = [*given] if isinstance(given, (list, tuple)) else [given]
+    loaded = bool(len(context.memory.get(LOADED, ())))
     whole = {
         name: parameter
-        for each in (module if isinstance(module, (list, tuple)) else [module])
+        for each in modules
         for name, parameter in each.named_parameters()
         if type(parameter.data) is torch.Tensor and not parameter.is_meta
     }
     few = list(whole)[:_MAX_TENSORS]
     hashes = dict(zip(few, states.hashes_of([whole[name].data for name in few], whole=True)))
     yield
-    for each in module if isinstance(module, (list, tuple)) else [module]:
+    for each in modules:
         parts = {
             name: parameter
             for name, parameter in each.named_parameters()
@@ -91,7 +94,8 @@ def _before_sharding(context: RankContext, call: points.TorchCall) -> points.Ste
         if parts:
             mesh = next(iter(parts.values())).device_mesh
             ranks = tuple(mesh.mesh.flatten().tolist())
-            divided = _Divided(ranks, hashes, {n: weakref.ref(p) for n, p in parts.items()}, _hashes_of(parts), at)
+            made = {name: weakref.ref(part) for name, part in parts.items()}
+            divided = _Divided(ranks, hashes, made, _hashes_of(parts), loaded, at)
             context.memory.setdefault(_DIVIDED, []).append(divided)
 
 
@@ -101,7 +105,8 @@ def _note_sharded(context: RankContext, *_: Any) -> None:
         now = _hashes_of(parts)
         same = tuple(name for name in parts if now[name] == each.own[name])
         hashes = tuple(each.whole[name] for name in same)
-        context.note(WeightsBeforeSharding(each.ranks, same, hashes, each.at))
+        replicated = any(placement.is_replicate() for part in parts.values() for placement in part.placements)
+        context.note(WeightsBeforeSharding(each.ranks, same, hashes, each.loaded, replicated, each.at))
 
 
 def _hashes_of(parts: dict[str, Any]) -> dict[str, str | None]:

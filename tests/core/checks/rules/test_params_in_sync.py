@@ -10,9 +10,16 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Result
 from compose_sim.core.checks.rules.replicas import params_in_sync
+from compose_sim.core.checks.rules.wrapping import divided_apart
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
-from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable, UnusedParameters
+from compose_sim.node.records.models import (
+    TensorHashes,
+    TensorRow,
+    TensorTable,
+    UnusedParameters,
+    WeightsBeforeSharding,
+)
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
@@ -372,3 +379,23 @@ def test_ranks_with_parts_skip_a_step_together(steps: tuple[int, int], exchanges
     result = params_in_sync.judge(case({number: rank(number) for number in range(2)}))
 
     assert (result.status, result.ranks) == (status, (1,) if status == "warned" else ())
+
+
+@pytest.mark.parametrize(
+    ("hashes", "loaded", "replicated", "fails"),
+    [
+        (("a", "b"), True, False, True),
+        (("a", "b"), False, True, True),
+        (("a", "b"), False, False, False),  # drawn from two generators, element by element
+        (("a", "a"), True, True, False),
+    ],
+)
+def test_a_model_that_ranks_do_not_hold_alike_is_not_divided(
+    hashes: tuple[str, str], loaded: bool, replicated: bool, fails: bool
+) -> None:
+    def of(rank: int) -> WeightsBeforeSharding:
+        return WeightsBeforeSharding((0, 1), ("head.weight",), (hashes[rank],), loaded and not rank, replicated, AT)
+
+    found = divided_apart(case({rank: [of(rank)] for rank in range(2)}))
+
+    assert (found is not None and found.status == "failed") is fails
