@@ -46,7 +46,7 @@ _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 
 
 _MIN_EVALUATIONS = 2
-_MIN_DIGITS = 3  # of a printed number; one with fewer equals another by chance
+_MIN_DIGITS, _MIN_DIGITS_OF_ONE = 3, 4  # of printed numbers, and of a single one: fewer may be alike by chance
 _PRINTED_AS: tuple[Callable[[float], float], ...] = (
     lambda mean: mean,
     lambda mean: 100 * mean,
@@ -327,43 +327,52 @@ def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Ite
     Yield the reductions of means of unequally many samples.
 
     A number is a mean if the ranks reduce it by one, if it is from 0 to 1 and a whole number of the rank's own samples on each of them,
-    or if a rank prints the sum divided by the number of ranks.
+    or if after every evaluation a rank prints the sum divided by the number of ranks.
 
     An evaluation is left out if ranks then exchange anything but a few such numbers before the next step. One that is whole on
     all ranks may be the count by which they weigh the others.
     """
     by_rank = {rank.rank: _reduced_after_evaluation(rank) for rank in observed}
-    printed = {
-        text for lines in logs.values() for line in lines if _METRIC.search(line) for text in _NUMBER.findall(line)
-    }
+    maybe: dict[
+        tuple[Place | None, int], list[MeanOfMeans]
+    ] = {}  # by place in the script, and of the number in the tensor
     for together in zip(*by_rank.values(), strict=False):
         samples = {exchanged[0].rank: count for exchanged, count in together}
         numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
         are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
         places = [(number, place) for number in numbers for place in range(min(len(each.values) for each in number))]
         has_counts = any(all(_is_whole(each.values[place]) for each in number) for number, place in places)
-        if are_equally_many and not has_counts and len(set(samples.values())) > 1:
-            yield from (found for each in places if (found := _mean_of_means(*each, samples, printed)))
+        if not are_equally_many or has_counts or len(set(samples.values())) == 1:
+            continue
+        for number, place in places:
+            found = _mean_of_means(number, place, samples)
+            is_averaged = number[0].reduce == "AVG" and len(number[0].values) == 1  # several may be a small tensor
+            if found and (found.are_shares or is_averaged):
+                yield found
+            elif found:
+                maybe.setdefault((found.at, place), []).append(found)
+    printed = [
+        text for lines in logs.values() for line in lines if _EVALUATION.search(line) for text in _NUMBER.findall(line)
+    ]
+    for of_place in maybe.values():
+        digits = _MIN_DIGITS if len(of_place) >= _MIN_EVALUATIONS else _MIN_DIGITS_OF_ONE
+        if all(any(_is_printed(each, text, digits) for text in printed) for each in of_place):
+            yield of_place[0]
 
 
-def _mean_of_means(
-    reduced: Sequence[Collective], place: int, samples: Mapping[int, int], printed: Collection[str]
-) -> MeanOfMeans | None:
+def _mean_of_means(reduced: Sequence[Collective], place: int, samples: Mapping[int, int]) -> MeanOfMeans | None:
     means = {each.rank: each.values[place] for each in reduced}
     hits = [means[rank] * samples[rank] for rank in means]
     are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(_is_whole, hits))
-    if len({each.at for each in reduced}) > 1 or set(means) != set(reduced[0].group):
-        return None
-    found = MeanOfMeans(means=means, samples=samples, at=reduced[0].at, are_shares=are_shares)
-    is_mean = are_shares or reduced[0].reduce == "AVG" or any(_is_printed(found, text) for text in printed)
-    return found if is_mean else None
+    is_one = len({each.at for each in reduced}) == 1 and set(means) == set(reduced[0].group)
+    return MeanOfMeans(means=means, samples=samples, at=reduced[0].at, are_shares=are_shares) if is_one else None
 
 
-def _is_printed(found: MeanOfMeans, text: str) -> bool:
-    """Return whether this is the mean of the means, or a percentage, perplexity or root of it, in enough digits to tell."""
-    half = 0.5 * 10.0 ** -len(text.lower().partition("e")[0].partition(".")[2])
-    if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < _MIN_DIGITS:
+def _is_printed(found: MeanOfMeans, text: str, digits: int) -> bool:
+    """Return whether this is the mean of the means, or a percentage, perplexity or root of it, in so many digits at least."""
+    if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < digits:
         return False
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
     for change in _PRINTED_AS:
         mean, weighted = change(found.mean), change(found.weighted)
         if abs(float(text) - mean) <= 1.01 * half and abs(float(text) - weighted) > 2 * half:
