@@ -133,3 +133,27 @@ def test_an_evaluation_of_own_inputs_without_a_loader_is_that_of_one_rank(more: 
     result = metric_local.judge(two_nodes(records, logs={0: said(VALUES, "val loss {:.5f}")}))
 
     assert (result.status, at(result)) == (status, ("/work/t.py", 9) if status == WARNED else None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (("val loss 2.750", "val loss 3.750"), WARNED),  # the means of the ranks' means
+        (("val loss 2.750", "val loss 4.000"), PASSED),  # once by chance
+        (("val loss 3.000", "val loss 4.000"), PASSED),  # over all samples
+        (("loss 2.750", "loss 3.750"), PASSED),  # of training steps
+    ],
+)
+def test_a_printed_mean_of_means_over_unequal_counts_warns(lines: tuple[str, ...], status: str) -> None:
+    def records(rank: int) -> list[Record]:
+        found: list[Record] = []
+        for nth in range(2):
+            found.append(EpochProgress(1, nth, "exhausted", drawn=(10, 20, 30, 20)[rank]))
+            value = 1.25 + nth + rank
+            found.append(collective("all_reduce", nth + 1, values=(value,), at=("/work/t.py", 7)))
+            found.append(step(nth + 1))
+        return [*found, ScriptEnd()]
+
+    result = metric_local.judge(two_nodes(records, logs={0: lines}))
+
+    assert (result.status, at(result)) == (status, ("/work/t.py", 7) if status == WARNED else None)
