@@ -13,6 +13,7 @@ _POSITION = "Save how many batches of the epoch were used, and skip them (or use
 _EPOCH = "Call sampler.set_epoch(epoch) with the epoch that the checkpoint was saved in, before the loader is iterated"
 _RANDOM = "Save the state of each random generator on every rank, and restore it before the loader is iterated"
 _RANK = "Save the loader's state of every rank, and let each rank load its own"
+_MADE = "Save what the inputs are made from: generators of the script's own, running statistics, buffers, environments"
 COUNT = (
     "Save the number of steps and epochs done together with the parameters of that step, and go on with the next one"
 )
@@ -49,7 +50,7 @@ def samples_finding(
         "accumulation": _PARTS,
         "off-by-one": COUNT,
         "random-of-rank-0": "Save the random state of every rank, and let each rank load its own",
-    }.get(missing, _RANDOM)
+    }.get(missing, _MADE if wanted.batches[0].loader < 0 and not _drawn(wanted, found) else _RANDOM)
     at = moves.place_for("random") if missing.startswith("random") else moves.loaded_at
     return MissingState(missing=missing, step=step + 1, text=text, fix=fix, ranks=(rank,), at=at)
 
@@ -94,6 +95,7 @@ def _explain(
         abs(nearest - step) == 1
         and (epoch == wanted_epoch or position == wanted_position == 0)
         and not _begins(reference, rank, nearest)
+        and not _is_scheduled_for(wanted, found, reference.at(rank, nearest))
     ):
         return "off-by-one", f"{which}: the number of steps is off by one"
     if epoch != wanted_epoch and position == wanted_position:
@@ -105,12 +107,22 @@ def _explain(
     return "sampler-position", which
 
 
+def _is_scheduled_for(wanted: State, found: State, nearest: State | None) -> bool:
+    """Return whether learning rates are those of the wanted step, and other ones in the nearest: then only the samples are off."""
+    return nearest is not None and found.groups == wanted.groups != nearest.groups
+
+
 def _unknown(wanted: State, found: State, reference: Reference, rank: int, observed: Observed) -> tuple[Missing, str]:
     if _follow(reference, rank, found):
         return "sampler-position", "the samples follow one another as before, but those of two steps are in one"
     drawn = _drawn(wanted, found)
     if drawn:
         return "random", f"no step has these samples: the random state of {' and '.join(drawn)} differs"
+    if wanted.batches[0].loader < 0:
+        return (
+            "random",
+            "no step has these inputs, and each random state that is known is right: what else they are made from is not",
+        )
     if not _has_set_epoch(observed):
         return "random", "no step has these samples: a generator of its own, which gives their order, has another state"
     return "sampler-epoch", "no step has these samples: the order is another one"
