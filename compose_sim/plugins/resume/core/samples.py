@@ -95,7 +95,6 @@ def _explain(
         abs(nearest - step) == 1
         and (epoch == wanted_epoch or position == wanted_position == 0)
         and not _begins(reference, rank, nearest)
-        and not _is_scheduled_for(wanted, found, reference.at(rank, nearest))
     ):
         return "off-by-one", f"{which}: the number of steps is off by one"
     if epoch != wanted_epoch and position == wanted_position:
@@ -105,11 +104,6 @@ def _explain(
     if wanted.batches[0].loader < 0 and _drawn(wanted, found) and _is_of(reference, rank, nearest, found):
         return "random", f"{which}, because the random state is that of this step"
     return "sampler-position", which
-
-
-def _is_scheduled_for(wanted: State, found: State, nearest: State | None) -> bool:
-    """Return whether learning rates are those of the wanted step, and other ones in the nearest: then only the samples are off."""
-    return nearest is not None and found.groups == wanted.groups != nearest.groups
 
 
 def _unknown(wanted: State, found: State, reference: Reference, rank: int, observed: Observed) -> tuple[Missing, str]:

@@ -202,7 +202,7 @@ def test_a_rank_that_was_killed_before_it_noted_its_last_step_has_made_it_nevert
         (of_step(lambda step: step - SAVED % EPOCH, "batches"), "sampler-position", SAVED + 1),
         (of_step(lambda step: step - EPOCH if step >= 2 * EPOCH else step, "batches"), "sampler-epoch", 2 * EPOCH + 1),
         (of_step(lambda step: step + 1, "batches", "groups"), "off-by-one", SAVED + 1),
-        (of_step(lambda step: step + 1, "batches"), "sampler-position", SAVED + 1),
+        (of_step(lambda step: step + 1, "batches"), "off-by-one", SAVED + 1),  # the scheduler has a counter of its own
         (of_step(lambda step: step - SAVED, "random", "loss"), "random", SAVED + 1),
         (both(of_rank_0("random"), of_step(lambda step: step + 1, "loss")), "random-of-rank-0", SAVED + 1),
     ],
