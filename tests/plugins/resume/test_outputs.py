@@ -13,6 +13,7 @@ import pytest
 
 from compose_sim.cli import main
 from tests.plugins.resume.pairs import PAIRS, write
+from tests.plugins.resume.test_pairs import check_resume
 
 
 @pytest.mark.train
@@ -43,6 +44,25 @@ def test_a_missing_state_is_written_for_ci(tmp_path: Path) -> None:
     assert result["place"] == {"file": str(script), "line": loaded_at}
     assert f"::error file={pair.script},line={loaded_at}" in done.stderr
     assert "optimizer" in summary.read_text()
+
+
+@pytest.mark.train
+def test_a_second_run_that_fails_by_itself_is_not_judged(tmp_path: Path) -> None:
+    project, mark = tmp_path / "project", tmp_path / "first-run-is-over"
+    project.mkdir()
+    script = write(next(each for each in PAIRS if each.name == "lines-killed-while-saving"), project)
+    text = script.read_text()
+    again = f"    if os.path.exists({str(mark)!r}):\n        raise OSError('the port is taken')\n"
+    end = "    dist.destroy_process_group()\n"
+    assert text.count("def main():\n") == text.count(end) == 1
+    script.write_text(
+        text.replace("def main():\n", f"def main():\n{again}").replace(end, f"{end}    open({str(mark)!r}, 'w')\n")
+    )
+
+    report = check_resume(project, "--nodes", "1", "--nproc-per-node", "2", script.name)
+
+    assert report["verdict"] == "inconclusive"
+    assert "OSError: the port is taken" in report["checks"][0]["detail"]
 
 
 def test_an_option_that_only_says_how_to_resume_is_refused_without_the_switch(

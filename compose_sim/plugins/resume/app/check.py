@@ -30,6 +30,7 @@ from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.record import read_observed
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
+from compose_sim.node.records.resumption import InterruptedHere
 from compose_sim.plugins.resume.core.checkpoints import (
     SUFFIXES,
     Checkpoint,
@@ -124,6 +125,10 @@ class ResumedRun:
             how = f"interrupted after step {interruption.step}"
         self._listener.progress(f"2 of 3: again, {how} of {steps}.")
         interrupted, cut = self._observe(other, "interrupted", settings)
+        if interrupted.first(InterruptedHere) is None:
+            return _inconclusive(
+                report, f"the second run {cut.verdict} before it was interrupted: {cut.text}".rstrip(": ")
+            )
         files = [path for path in other.sizes() if path.endswith(tuple(_suffixes(checkpoints)))]
         copied = reverse_times(files)
         words = f" with {shlex.join(self._arguments)}" if self._arguments else ""

@@ -92,10 +92,9 @@ def find_checkpoints(observed: Observed, sizes: Mapping[str, int], *, least: int
 
 def _steps_of_state(rank: RankObserved) -> Iterator[tuple[int, Record]]:
     """Yield each record with the steps that came before it, or before the call whose state a thread of torch writes."""
-    by_threads = {each.path for each in rank.of(StateMoved) if each.path and not each.loaded and not each.at}
     begun: dict[str, int] = {}  # folder or file -> step of the call
     for step, each in steps_before(rank.records):
-        if isinstance(each, StateMoved) and each.at and not each.loaded and each.path in by_threads:
+        if isinstance(each, StateMoved) and each.at and not each.loaded and each.path:
             begun[each.path] = step
         folders: tuple[str, ...] = ()
         if begun and isinstance(each, (FileUse, StateMoved)) and not each.at:
