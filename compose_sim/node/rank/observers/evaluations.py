@@ -86,11 +86,7 @@ def _before_sharding(context: RankContext, call: points.TorchCall) -> points.Ste
     hashes = dict(zip(few, states.hashes_of([whole[name].data for name in few], whole=True)))
     yield
     for each in modules:
-        parts = {
-            name: parameter
-            for name, parameter in each.named_parameters()
-            if name in hashes and hasattr(parameter, "device_mesh")
-        }
+        parts = {name: it for name, it in each.named_parameters() if name in hashes and hasattr(it, "device_mesh")}
         if parts:
             mesh = next(iter(parts.values())).device_mesh
             ranks = tuple(mesh.mesh.flatten().tolist())
