@@ -30,7 +30,6 @@ from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.record import read_observed
 from compose_sim.engine.run_folder.safe_files import SafeFolder
 from compose_sim.errors import SpecError
-from compose_sim.node.records.resumption import InterruptedHere
 from compose_sim.plugins.resume.core.checkpoints import (
     SUFFIXES,
     Checkpoint,
@@ -40,7 +39,7 @@ from compose_sim.plugins.resume.core.checkpoints import (
     find_checkpoints,
     least_size,
 )
-from compose_sim.plugins.resume.core.evidence import ID, Ending, ThreeRuns
+from compose_sim.plugins.resume.core.evidence import ID, Ending, ThreeRuns, was_interrupted
 from compose_sim.plugins.resume.core.judge import judge
 from compose_sim.plugins.resume.core.options import SETTINGS
 from compose_sim.plugins.resume.core.script_options import (
@@ -125,7 +124,7 @@ class ResumedRun:
             how = f"interrupted after step {interruption.step}"
         self._listener.progress(f"2 of 3: again, {how} of {steps}.")
         interrupted, cut = self._observe(other, "interrupted", settings)
-        if interrupted.first(InterruptedHere) is None:
+        if not was_interrupted(interrupted):
             return _inconclusive(
                 report, f"the second run {cut.verdict} before it was interrupted: {cut.text}".rstrip(": ")
             )

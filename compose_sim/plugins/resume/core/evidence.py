@@ -11,6 +11,7 @@ from compose_sim.core.report.report import Cause, CheckResult
 from compose_sim.core.report.report import Place as ReportPlace
 from compose_sim.core.report.tracebacks import innermost_line
 from compose_sim.node.records.record import Place
+from compose_sim.node.records.resumption import InterruptedHere
 from compose_sim.plugins.resume.core.checkpoints import Interruption
 from compose_sim.plugins.resume.core.findings import MissingState
 from compose_sim.plugins.resume.core.script_options import ScriptOption
@@ -88,3 +89,8 @@ class Judgement:
             place=ReportPlace(file=first.at[0], line=first.at[1]) if first.at else None,
             ranks=first.ranks,
         )
+
+
+def was_interrupted(run: Observed) -> bool:
+    """Whether the run came to the point at which it was to be interrupted."""
+    return run.first(InterruptedHere) is not None
