@@ -122,7 +122,7 @@ class WeightsBeforeSharding(Record):
     ranks: tuple[int, ...]  # of the mesh
     names: tuple[str, ...]
     hashes: tuple[str | None, ...]  # of the whole tensors, before
-    loaded: bool  # whether the script had loaded a state dict into any module
+    loaded: bool  # whether the script had loaded a state dict into a module with some of them
     replicated: bool  # whether some ranks of the mesh hold the same part, as in HSDP
     at: Place | None = None
 

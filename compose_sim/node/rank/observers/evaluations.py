@@ -75,13 +75,14 @@ def _before_sharding(context: RankContext, call: points.TorchCall) -> points.Ste
     torch: Any = sys.modules["torch"]
     at, given = place(), call.value("module")
     modules = [*given] if isinstance(given, (list, tuple)) else [given]
-    loaded = bool(len(context.memory.get(LOADED, ())))
     whole = {
         name: parameter
         for each in modules
         for name, parameter in each.named_parameters()
         if type(parameter.data) is torch.Tensor and not parameter.is_meta
     }
+    own = set(map(id, whole.values()))
+    loaded = any(id(each) in own for given_state in context.memory.get(LOADED, ()) for each in given_state.parameters())
     few = list(whole)[:_MAX_TENSORS]
     hashes = dict(zip(few, states.hashes_of([whole[name].data for name in few], whole=True)))
     yield
