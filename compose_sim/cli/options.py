@@ -154,17 +154,17 @@ def request_from_flags(
             program, command = (_script_from_stdin(), *program[1:]), ()
         given |= {"args": program} if only_arguments else {"script": program[0], "args": program[1:]}
     request = read_request(given, file=file, defaults=defaults, allow_mount=allow_mount)
-    _refuse_without_switch(check, request.spec.check, command)
+    _refuse_without_switch(check, request.spec.check)
     misplaced = _own_options_in(program[1:], request) if "script" in given else ""
     remarks = (*request.remarks, misplaced) if misplaced else request.remarks
     return replace(request, remarks=remarks, command=command)
 
 
-def _refuse_without_switch(given: Mapping[str, Any], check: CheckSpec, command: Sequence[str]) -> None:
+def _refuse_without_switch(given: Mapping[str, Any], check: CheckSpec) -> None:
     """Refuse flags that only mean something beside the switch of their group, as --at-step does beside --resume."""
     for option in options_of(CheckSpec):
         if option.field in given and getattr(check, option.group, None) is False:
-            wanted = shlex.join(("composesim", *command[:1], f"--{option.group}", *command[1:]))
+            wanted = shlex.join(("composesim", *sys.argv[1:2], f"--{option.group}", *sys.argv[2:]))
             raise SpecError(f"{option.flags[0]} needs --{option.group}", hint=wanted)
 
 

@@ -43,12 +43,11 @@ def not_resumed(
     """Judge a second start that did not begin with the parameters of a checkpoint."""
     read = moves.names
     if found is None and (replaced := _replaced(reference, resumed)):
-        text = f"the optimizer holds {replaced} tensors that no model has: loading replaced its parameters, which are not trained"
+        text = f"none of the optimizer's {replaced} tensors is in a model any more: those that replaced them stay untrained"
         fix = "Make the optimizer after the model is loaded, or load without assign=True"
         load = moves.first_load("module")
         at = load.at if load is not None and load.at else moves.loaded_at
-        step = max(reference.interrupted_at, 1)
-        return _failed(MissingState(missing="optimizer", step=step, text=text, fix=fix, at=at))
+        return _failed(MissingState(missing="optimizer", step=1, text=text, fix=fix, at=at))
     if found is None:
         text = "the second start begins with parameters of no step" + (f", although it read {read}" if read else "")
         fix = "Load the parameters of the checkpoint into the model that trains"

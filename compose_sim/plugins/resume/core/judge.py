@@ -141,12 +141,12 @@ def _step_of_the_rest(reference: Reference, resumed: Run, step: int) -> int | No
     firsts = {rank: each.states[0] for rank, each in resumed.items() if each.states}
 
     def is_of(other: int) -> bool:
-        pairs = ((reference.at(rank, other), found) for rank, found in firsts.items())
+        both = ((reference.at(rank, other), found) for rank, found in firsts.items())
         return all(
             was is not None
             and was.of("optimizer state") == found.of("optimizer state") != {}
             and (other >= step or was.samples == found.samples)
-            for was, found in pairs
+            for was, found in both
         )
 
     steps = range(reference.interrupted_at, -1, -1)
