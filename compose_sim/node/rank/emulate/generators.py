@@ -45,17 +45,11 @@ class Generator(_torch._C.Generator):  # type: ignore[misc]
     def device(self) -> torch.device:
         return torch.device("cpu") if self._index == CPU else devices.device(self._index)
 
-    def get_state(self) -> torch.Tensor:
-        return on_cpu(super().get_state())
+    def get_state(self) -> Any:
+        return put(super().get_state(), CPU)
 
     def set_state(self, new_state: torch.Tensor) -> Any:
         return super().set_state(checked(new_state))
-
-
-def on_cpu(state: torch.Tensor) -> torch.Tensor:
-    """Return a state that torch's C code has made, which does not know of emulated devices, as a tensor on the CPU."""
-    put(state, CPU)
-    return state
 
 
 def checked(state: torch.Tensor) -> torch.Tensor:
@@ -90,8 +84,8 @@ class DefaultGenerator:
         self._index = index
         self.device = devices.device(index)
 
-    def get_state(self) -> torch.Tensor:
-        return on_cpu(own[self._index].clone() if self._index in own else torch.default_generator.get_state())
+    def get_state(self) -> Any:
+        return put(own[self._index].clone() if self._index in own else torch.default_generator.get_state(), CPU)
 
     def set_state(self, state: torch.Tensor) -> DefaultGenerator:
         set_state(self._index, state)
@@ -197,7 +191,7 @@ def install() -> None:
     set_rng_state.__doc__ = set_cpu_state.__doc__
     _torch.set_rng_state = _torch.random.set_rng_state = set_rng_state
     get_cpu_state = _torch.get_rng_state
-    _torch.get_rng_state = _torch.random.get_rng_state = wraps(get_cpu_state)(lambda: on_cpu(get_cpu_state()))
+    _torch.get_rng_state = _torch.random.get_rng_state = wraps(get_cpu_state)(lambda: put(get_cpu_state(), CPU))
     cuda: Any = torch.cuda
     answers: dict[str, Any] = {
         "get_rng_state": lambda device="cuda": default(device).get_state(),
