@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import time
@@ -29,7 +30,9 @@ class Exits:
         self._plan, self._statuses = plan, statuses
         self._running = {"master", *(node.name for node in plan.initial_nodes)}
         self._out_of_memory: set[str] = set()
-        self._listed_at: dict[str, float] = {}  # when an exit was found by inspection; events tell of it too
+        self._listed_at: dict[
+            str, float
+        ] = {}  # when the last exit was found by inspection; an event tells of it too, perhaps later
         self._since_ns = int(since * 1e9)
         self._daemon = _process_of_daemon()
 
@@ -39,8 +42,8 @@ class Exits:
             events, lines = stream_lines(_events_command(self._plan.run, since_ns=self._since_ns))
             with daemon.ended_if_silent(events):
                 # The daemon replays only the last 256 events: a large cluster may have lost nodes before these.
+                listed_at = time.time()
                 statuses = [each for each in self._statuses() if each.exit_code is not None]
-                listed_at = time.time()  # after the listing: an exit in between would otherwise be yielded twice
                 listed = {status.node: status for status in statuses if status.node in self._running}
                 self._running -= listed.keys()
                 self._listed_at |= dict.fromkeys(listed, listed_at)
@@ -73,12 +76,14 @@ class Exits:
                 continue
             if action == "start":
                 self._running.add(name)
+                if event["timeNano"] / 1e9 > self._listed_at.get(name, math.inf):
+                    del self._listed_at[name]  # the next exit is another one
                 self._out_of_memory.discard(name)
             elif action == "oom":
                 self._out_of_memory.add(name)
             elif action == "die":
                 self._running.discard(name)
-                if event["timeNano"] / 1e9 > self._listed_at.get(name, 0.0):
+                if name not in self._listed_at:
                     yield self._exit(name, attributes)
             if not self._running:
                 return
