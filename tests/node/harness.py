@@ -70,7 +70,8 @@ class Cluster:
 
     def events(self, node: str, kind: str = "") -> list[dict[str, Any]]:
         file = self.folder / "events" / f"{node}.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
+        text = file.read_text() if file.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half written
         return [event for event in map(json.loads, lines) if not kind or event["kind"] == kind]
 
     def log(self, rank: int) -> str:

@@ -312,7 +312,7 @@ def test_a_service_that_ends_ends_nothing_and_is_told(living: Living) -> None:
     events = living.folder / "journal" / "composesim.jsonl"
 
     eventually(
-        lambda: any(event["kind"] == "service" for event in map(json.loads, events.read_text().splitlines())),
+        lambda: any('"kind": "service"' in line for line in events.read_text().splitlines()),
         within=PATIENCE_S,
         what="the end of TensorBoard is an event",
     )
