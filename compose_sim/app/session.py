@@ -133,7 +133,7 @@ class Session:
         from compose_sim.engine.run_folder.finished import discard_unstarted, retire
 
         with resource_errors():
-            if self.plan.links:
+            if self.plan.links or self.plan.is_routed:
                 from compose_sim.engine.docker.network import Networks
 
                 Networks(self.plan, self.engine).check(self.plan.links)

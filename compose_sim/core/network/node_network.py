@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
 from math import ceil
 
 from compose_sim.core.network.links import PLAIN, Link, Shape, parse_link, shape_between, worst
@@ -41,18 +42,21 @@ class NodeNetwork:
     shapes: tuple[tuple[Shape, tuple[str, ...]], ...] = field(default=())
     deaf_to: tuple[str, ...] = ()  # whose packets are dropped on arrival
     mute_to: tuple[str, ...] = ()  # to which no packet is sent
+    subnet: str = (
+        ""  # whose addresses are reached through its gateway, so that the gateway is the only neighbor; "" if directly
+    )
 
     @property
     def is_plain(self) -> bool:
         """Return whether there is nothing to do."""
-        return not (self.shapes or self.deaf_to or self.mute_to)
+        return not (self.shapes or self.deaf_to or self.mute_to or self.subnet)
 
 
 def decide_network(
-    node: str, nodes: Sequence[str], links: Sequence[Link], faults: Sequence[NetworkFault]
+    node: str, nodes: Sequence[str], links: Sequence[Link], faults: Sequence[NetworkFault], *, routed: str = ""
 ) -> NodeNetwork:
     """
-    Return the network of one node.
+    Return the network of one node; `routed` is the subnet of the nodes if their packets go through the gateway.
 
     The network of the master itself is never changed, so packets that must not reach the master are dropped on the node.
     """
@@ -71,6 +75,7 @@ def decide_network(
         shapes=tuple((shape, tuple(others)) for shape, others in shapes.items()),
         deaf_to=tuple(other for other in (MASTER, *nodes) if other in unheard),
         mute_to=(MASTER,) if is_cut_off else (),
+        subnet=routed,
     )
 
 
@@ -94,8 +99,11 @@ class Means:
     said: Mapping[str, str]  # the error message of each missing part
 
 
-def check_means(links: Iterable[str], faults: Sequence[NetworkFault], means: Means) -> None:
-    """Raise EnvironmentMissingError if links or faults need a part that this machine lacks, with the name of the part and the fix."""
+def check_means(links: Iterable[str], faults: Sequence[NetworkFault], means: Means, *, routed: bool = False) -> None:
+    """Raise EnvironmentMissingError if links, faults or routes need a part that this machine lacks; name the part and the fix."""
+    for part in ("tc", "iptables") if routed else ():
+        if not getattr(means, part):
+            raise _missing("so many nodes reach one another through the gateway", part, means, "fewer nodes")
     for text in (*links, *(str(link) for fault in faults for link in fault.links)):
         link = parse_link(text)
         shape = link.shape
@@ -192,7 +200,7 @@ def render_script(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
 
     `addresses` are the IPv4 addresses of nodes and of `master`; nodes without one are not running, and are left out.
     """
-    lines = ["set -e"]
+    lines = ["set -e", *(_routes(network.subnet) if network.subnet else ())]
     if means.iptables:
         lines += [f"{means.iptables} <<'END'", *_filter_table(network, addresses, means), "END"]
     if means.tc:
@@ -201,6 +209,16 @@ def render_script(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
     if batch:
         lines += ["tc -batch - <<'END'", *batch, "END"]
     return "\n".join(lines) + "\n"
+
+
+def _routes(subnet: str) -> list[str]:
+    """Return commands that send packets for the subnet to its gateway, which is its first address."""
+    gateway = next(ip_network(subnet).hosts())
+    return [
+        f"ip route replace {gateway}/32 dev {INTERFACE} scope link",
+        f"ip route replace {subnet} via {gateway} dev {INTERFACE} metric 1",
+        f"ip route del {subnet} dev {INTERFACE} proto kernel scope link 2>/dev/null || :",
+    ]
 
 
 def _filter_table(network: NodeNetwork, addresses: Mapping[str, str], means: Means) -> list[str]:
@@ -214,6 +232,8 @@ def _filter_table(network: NodeNetwork, addresses: Mapping[str, str], means: Mea
             for other in others
             if shape.loss_ppm and other in addresses
         ]
+    if network.subnet:  # the gateway would tell each node of a shorter way
+        rules.append("-A INPUT -p icmp --icmp-type redirect -j DROP")
     chains = [f":{chain} ACCEPT [0:0]" for chain in ("INPUT", "FORWARD", "OUTPUT")]
     return ["*filter", *chains, *rules, "COMMIT"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import isqrt
 from typing import Any
 
 from compose_sim.core.host.host import Host
@@ -30,6 +29,7 @@ _RANK_PROCESSES = {"command": 1}  # a program that may start no thread; one with
 _TORCH_PROCESSES = 5
 _NODE_PROCESSES = {"docker": 20, "local": 2}  # Docker runs a program for each container
 _MAX_RESERVED_BYTES = 1 << 30
+_ROUTED_NEIGHBORS = 3  # for each node: its gateway, itself on the gateway, and itself on the master
 LAZY_GLOO = "TORCH_GLOO_LAZY_INIT"  # torch 2.13 has no other name for it
 
 
@@ -62,7 +62,7 @@ def check_capacity(spec: ClusterSpec, host: Host, *, engine: str, launcher: str,
     found = _shortages(ranks, host, engine=engine, launcher=launcher)
     if engine == "docker" and spec.recipe == "ddp" and backend == "gloo" and launcher != "env":
         found += _too_many_neighbors(len(ranks), host)
-    lazy = (_lazy_choice(len(ranks), host),) if connects_lazily(spec, host, engine=engine, backend=backend) else ()
+    lazy = _connections(len(ranks), host) if connects_lazily(spec, host, engine=engine, backend=backend) else ()
     if not found:
         return (*lazy, *_warnings(spec, host, ranks))
     worst = min(found, key=lambda shortage: shortage.nodes)
@@ -144,24 +144,38 @@ def connects_lazily(spec: ClusterSpec, host: Host, *, engine: str, backend: str)
     return engine == "docker" and backend == "gloo" and most is not None and nodes * nodes > most
 
 
-def _lazy_choice(nodes: int, host: Host) -> Choice:
+def is_routed(plan: Plan, host: Host) -> bool:
+    """Return whether nodes should reach one another through the gateway: even lazy connections would fill the table of neighbors."""
+    return plan.backend == "gloo" and _overflows(plan.initial_node_count, host.most_neighbors)
+
+
+def _overflows(nodes: int, most: int | None) -> bool:
+    return most is not None and min(_lazy_neighbors(nodes), nodes * nodes) > most
+
+
+def _connections(nodes: int, host: Host) -> tuple[Choice, ...]:
     why = (
         f"{nodes} nodes that all connect to one another need {nodes * nodes:,} entries in the kernel's table of neighbors, "
         f"which has {host.most_neighbors:,}: two ranks connect when they first need it ({LAZY_GLOO}=1)"
     )
-    return Choice(what="gloo", value="connects lazily", why=why)
+    lazy = Choice(what="gloo", value="connects lazily", why=why)
+    if not _overflows(nodes, host.most_neighbors):
+        return (lazy,)
+    entries = f"even these connections need {_lazy_neighbors(nodes):,} entries"
+    why = f"{entries}: each node sends to the gateway, its only neighbor, which forwards to the others"
+    return (lazy, Choice(what="packets", value="routed", why=why))
 
 
 def _too_many_neighbors(nodes: int, host: Host) -> list[_Shortage]:
-    """Return a shortage if the kernel cannot keep the hardware addresses of the nodes that collectives connect."""
+    """Return a shortage if the kernel cannot keep the hardware addresses of the nodes even if each only knows the gateway."""
     most = host.most_neighbors
-    if most is None or _lazy_neighbors(nodes) <= most or nodes * nodes <= most:
+    if most is None or not _overflows(nodes, most) or _ROUTED_NEIGHBORS * nodes <= most:
         return []
     room = 1 << (nodes * nodes).bit_length()
     fix = f"sudo sysctl -w net.ipv4.neigh.default.gc_thresh2={room // 2} net.ipv4.neigh.default.gc_thresh3={room}"
-    needs = f"{_lazy_neighbors(nodes):,} entries in the kernel's table of neighbors for gloo's collectives"
-    fitting = max((each for each in range(1, nodes) if _lazy_neighbors(each) <= most), default=0)
-    return [_Shortage(needs=needs, has=f"room for {most:,}", nodes=max(fitting, isqrt(most)), fix=fix)]
+    needs = f"{_ROUTED_NEIGHBORS * nodes:,} entries in the kernel's table of neighbors"
+    fitting = max((each for each in range(1, nodes) if not _overflows(each, most)), default=0)
+    return [_Shortage(needs=needs, has=f"room for {most:,}", nodes=max(fitting, most // _ROUTED_NEIGHBORS), fix=fix)]
 
 
 def _lazy_neighbors(nodes: int) -> int:

@@ -178,6 +178,7 @@ class Plan:
     elastic: tuple[int, int] | None = None  # (minimum, maximum) of nodes; None: all nodes, always
     initial_node_count: int  # the run starts with this many of `nodes`; `scale` may start the others
     links: tuple[str, ...] = ()  # shapes, as `--link` takes them
+    is_routed: bool = False  # nodes reach one another through the gateway, the only neighbor of each
     scratch_bytes: int | None = None
     default_cpus: int | None = None  # limit of a container that has no other one; None on the local engine
     default_memory_bytes: int | None = None  # likewise

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compose_sim.core.host.host import Host
-from compose_sim.core.plan.capacity import LAZY_GLOO, check_capacity, connects_lazily, default_memory_bytes
+from compose_sim.core.plan.capacity import LAZY_GLOO, check_capacity, connects_lazily, default_memory_bytes, is_routed
 from compose_sim.core.plan.defaults import (
     check_driven,
     choose_backend,
@@ -127,6 +127,7 @@ def make_plan(
         default_memory_bytes=default_memory_bytes(host) if is_limited else None,
         is_rootless=is_limited and host.docker.rootless,
         is_isolated=is_isolated,
+        is_routed=is_limited and is_routed(plan, host),
         closes_host=runtime.contained and not (portable or is_isolated or spec.network == "full"),
         master=replace(plan.master, ports=() if is_isolated else ports),
         services=services,

@@ -50,8 +50,8 @@ class Networks:
     def check(self, links: Sequence[str], faults: Iterable[NetworkFault] = ()) -> None:
         """Raise EnvironmentMissingError, naming the missing part and the fix, if this machine cannot apply these links and faults."""
         faults = tuple(faults)
-        if links or faults:
-            check_means(links, faults, find_means())
+        if links or faults or self._plan.is_routed:
+            check_means(links, faults, find_means(), routed=self._plan.is_routed)
 
     def apply(self, links: Sequence[str], faults: Iterable[NetworkFault] = ()) -> None:
         """
@@ -61,7 +61,7 @@ class Networks:
         Raises EnvironmentMissingError before anything has changed, and EngineError if a helper fails.
         """
         faults = tuple(faults)
-        if not (links or faults or self._applied):
+        if not (links or faults or self._applied or self._plan.is_routed):
             return
         self.check(links, faults)
         changes = self._changes(links, faults)
@@ -74,11 +74,14 @@ class Networks:
         """Return container, start id and script of each node whose network has to change."""
         shapes, means = [parse_link(text) for text in links], find_means()
         addresses = self._engine.addresses(self._plan)
-        names = [node.name for node in self._plan.nodes]
+        names, routed = (
+            [node.name for node in self._plan.nodes],
+            self._plan.subnet or "" if self._plan.is_routed else "",
+        )
         changes = {}
         for status in self._engine.statuses(self._plan.run):
             if status.role == "node" and status.running and status.node in addresses:
-                network = decide_network(status.node, names, shapes, faults)
+                network = decide_network(status.node, names, shapes, faults, routed=routed)
                 script, start = render_script(network, addresses, means), _start_id(status)
                 applied_to, applied = self._applied.get(status.node, ("", ""))
                 is_new = applied_to != start

@@ -194,3 +194,23 @@ def test_a_kind_of_fault_is_told_what_it_lacks() -> None:
     assert lacking("netem", WITHOUT_NETEM) == "this kernel cannot delay packets: it has no netem"
     assert lacking("loss", NOTHING) == "no iptables here can load a rule"
     assert lacking("tc", NOTHING) == "tc is not installed"
+
+
+def test_a_routed_node_sends_all_packets_for_the_subnet_to_its_gateway_and_hears_of_no_shorter_way() -> None:
+    network = decide_network("node-0", NAMES, (), (), routed="10.210.0.0/24")
+
+    lines = render_script(network, ADDRESSES, ALL).splitlines()
+
+    assert not network.is_plain
+    assert lines[1:4] == [
+        "ip route replace 10.210.0.1/32 dev eth0 scope link",
+        "ip route replace 10.210.0.0/24 via 10.210.0.1 dev eth0 metric 1",
+        "ip route del 10.210.0.0/24 dev eth0 proto kernel scope link 2>/dev/null || :",
+    ]
+    assert "-A INPUT -p icmp --icmp-type redirect -j DROP" in lines
+
+
+@pytest.mark.parametrize("part", ["tc", "iptables"])
+def test_routes_need_programs_and_the_missing_one_is_named(part: str) -> None:
+    with pytest.raises(EnvironmentMissingError, match=part):
+        check_means((), (), replace(ALL, **{part: ""}), routed=True)

@@ -36,7 +36,7 @@ def capacity(host: Host | None = None, **spec: Any) -> dict[str, str]:
         ({}, {"nodes": 300, "engine": "local", "launcher": "env"}),
         ({"free_process_ids": 100}, {"nodes": 20}),
         ({"free_disk_bytes": 9 << 20}, {"nodes": 20}),
-        ({"most_neighbors": 1024}, {"nodes": 128}),
+        ({"most_neighbors": 128}, {"nodes": 128}),
         ({"free_memory_bytes": GIB}, {"nodes": [{"nproc_per_node": 4}, {"nproc_per_node": 64}]}),
     ],
 )
@@ -69,16 +69,27 @@ def test_ranks_connect_lazily_where_the_table_of_neighbors_is_too_small_for_all_
         assert "TORCH_GLOO_LAZY_INIT" not in plan.environment
 
 
-def test_a_table_of_neighbors_that_is_too_small_for_collectives_is_refused_with_the_command_that_enlarges_it() -> None:
+def test_a_table_of_neighbors_that_is_too_small_for_the_nodes_is_refused_with_the_command_that_enlarges_it() -> None:
     small = a_machine(most_neighbors=1024, free_memory_bytes=100 * GIB)
 
     with pytest.raises(SpecError) as caught:
-        a_plan(small, nodes=128)
+        a_plan(small, nodes=350)
 
-    assert "gc_thresh3=32768" in caught.value.hint
-    assert "--nodes 64 " in caught.value.hint
-    assert a_plan(small, nodes=128, launcher="env")  # ranks do not meet through gloo before the script asks for it
-    assert a_plan(small, nodes=128, force=True).environment["TORCH_GLOO_LAZY_INIT"] == "1"
+    assert "gc_thresh3=131072" in caught.value.hint
+    assert "--nodes 341 " in caught.value.hint
+    assert a_plan(small, nodes=350, launcher="env")  # ranks do not meet through gloo before the script asks for it
+    assert a_plan(small, nodes=350, force=True).environment["TORCH_GLOO_LAZY_INIT"] == "1"
+
+
+def test_nodes_reach_one_another_through_the_gateway_if_even_lazy_connections_have_too_many_neighbors() -> None:
+    small = a_machine(most_neighbors=1024, free_memory_bytes=100 * GIB)
+
+    routed, direct = a_plan(small, nodes=128), a_plan(small, nodes=64)
+
+    assert routed.is_routed
+    assert routed.subnet
+    assert not direct.is_routed
+    assert {choice.what for choice in routed.choices} - {choice.what for choice in direct.choices} == {"packets"}
 
 
 def test_force_starts_them_nevertheless() -> None:
