@@ -29,7 +29,7 @@ from compose_sim.core.checks.repeated_steps import (
 )
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
-from compose_sim.core.checks.rules.slopes import judge_slopes
+from compose_sim.core.checks.rules.slopes import MIN_STEPS, judge_slopes
 from compose_sim.core.checks.rules.updates import judge_update
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.events.observations import Observed
@@ -115,8 +115,8 @@ def may_be_probed(case: Case) -> bool:
     aligned = len(measured) == 1 and len(made) < 2 and not any(each.enabled for each in case.observed.of(Join))
     slopes = [*case.observed.of(LossSlope)]
     has_losses = any(each.loss is not None for each in slopes) and not any(each.is_cut for each in slopes)
-    is_several = case.verdict == "passed" and case.observed.world_size > 1
-    return is_several and aligned and has_losses and bool(why_not(case)) and judge_update(case) is None
+    is_long = case.verdict == "passed" and case.observed.world_size > 1 and max(measured, default=0) >= MIN_STEPS
+    return is_long and aligned and has_losses and bool(why_not(case)) and judge_update(case) is None
 
 
 def _in_parts(step: ReplayedStep, case: Case) -> Result:

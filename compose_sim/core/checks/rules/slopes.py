@@ -11,7 +11,7 @@ from compose_sim.core.checks.repeated_steps import step_place
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import LossSlope
 
-_MIN_MOVES = 3
+_MIN_MOVES, MIN_STEPS = 3, 5  # moves of a parameter; steps, of which the first two move nothing
 _UNSOUND = 0.95  # the correlation of both changes: that of right gradients is nearly 1
 _NOISE = 1e-5  # of a loss, relative
 

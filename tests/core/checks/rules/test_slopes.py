@@ -77,10 +77,11 @@ def test_ranks_that_make_other_steps_are_not_compared() -> None:
     def asked(seen: Observed, verdict: str = PASSED) -> bool:
         return may_be_probed(Case(observed=seen, verdict=verdict))
 
-    assert asked(observed([3, 3]))
-    assert not asked(observed([3, 2]))
-    assert not asked(observed([3]))
-    assert not asked(observed([3, 3]), "failed")
-    assert not asked(observed([3, 3], Join(enabled=True)))
+    assert asked(observed([5, 5]))
+    assert not asked(observed([4, 4]))  # too few to say anything
+    assert not asked(observed([5, 4]))
+    assert not asked(observed([5]))
+    assert not asked(observed([5, 5]), "failed")
+    assert not asked(observed([5, 5], Join(enabled=True)))
     ends = {rank: observe(rank, [LossSlope(0, 1.0, "", 0, None), ScriptEnd(steps=9 - rank)]) for rank in range(2)}
     assert not asked(Observed(ranks=ends))
