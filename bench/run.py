@@ -26,6 +26,7 @@ from bench.rows import (
     commands,
     curves,
     emulation,
+    floors,
     overhead,
     phases,
     recipes,
@@ -52,6 +53,7 @@ MODULES = (
     training,
     curves,
     viewing,
+    floors,
 )  # the quick ones first, so that mistakes show early
 KEYS = sorted((key for module in MODULES for key in module.KEYS), key=int)
 
