@@ -192,10 +192,10 @@ def _given(rank: RankObserved) -> list[int]:
 
 
 def _until_repeated(batches: list[tuple[int, ...]]) -> list[int]:
-    """Return the rows of all batches, or of those before the first that repeats one if they are several: later epochs repeat all."""
+    """Return the rows of all batches, or of several before the first that mostly repeats rows: a later epoch, and no chance."""
     rows: list[int] = []
     for number, batch in enumerate(batches):
-        if number >= _MIN_BATCHES and set(batch) & set(rows):
+        if number >= _MIN_BATCHES and 2 * len(set(batch) & set(rows)) >= len(batch):
             break
         rows.extend(batch)
     return rows

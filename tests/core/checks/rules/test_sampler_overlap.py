@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -193,3 +194,35 @@ def test_draws_with_replacement_pass_and_equal_ones_fail() -> None:
         sampler_overlap.judge(case({rank: [ddp(), loader(), *epoch(draws[rank])] for rank in draws})).status == PASSED
     )
     assert sampler_overlap.judge(case({rank: [ddp(), loader(), *epoch(draws[0])] for rank in draws})).status == FAILED
+
+
+def given(rows_of_rank: dict[int, list[tuple[int, ...]]]) -> str:
+    """Return what is said of batches that a script without a loader gives to its DDP model."""
+    notes = {
+        rank: [ddp(), *(TrainingForward(0, (0, 1), number, rows) for number, rows in enumerate(batches))]
+        for rank, batches in rows_of_rank.items()
+    }
+    return sampler_overlap.judge(case(notes)).status
+
+
+def test_batches_that_each_rank_draws_at_random_from_all_data_may_share_rows() -> None:
+    """The ranks take three data sets of 64 rows by turns, so that the first repeated row comes late."""
+    rows = {
+        rank: [
+            tuple(1000 * ((step + rank) % 3) + row for row in Random(100 * step + rank).sample(range(64), 16))
+            for step in range(12)
+        ]
+        for rank in range(2)
+    }
+
+    assert given(rows) == PASSED
+
+
+def test_epochs_of_all_data_in_an_order_of_each_rank_fail() -> None:
+    orders = {rank: [Random(9 * epoch + rank).sample(range(64), 64) for epoch in range(3)] for rank in range(2)}
+    rows = {
+        rank: [tuple(order[start : start + 16]) for order in epochs for start in range(0, 64, 16)]
+        for rank, epochs in orders.items()
+    }
+
+    assert given(rows) == FAILED
