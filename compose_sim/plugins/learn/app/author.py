@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from math import isclose
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from compose_sim.plugins.learn.app.course_folder import (
 )
 from compose_sim.plugins.learn.app.workbook import Progress, Workbook
 from compose_sim.plugins.learn.core.gradebook import Grade
-from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude
+from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude, score_text
 
 MAX_WORDS = 400  # of a page
 _SCHEMA = "# yaml-language-server: $schema={}\n"  # for editors
@@ -63,6 +64,7 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
     Run every script of a lesson, and return what is wrong with the lesson.
 
     The solution and the scripts in `accept/` must pass, those in `reject/` must fail, and the delivered one for the reason it names.
+    The solution must reach par in each number of the score, and not less.
     """
     right = {SOLUTION: lesson.read(SOLUTION), **lesson.scripts(ACCEPT)}
     wrong = {SCRIPT: lesson.read(SCRIPT), **lesson.scripts(REJECT)}
@@ -76,10 +78,21 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
             problems.append(f"{name} is {outcome.status}; it must be {wanted}{why}")
         elif name == SCRIPT and reason and reason.id != lesson.lesson.fails:
             problems.append(f"{SCRIPT} fails for '{reason.id}', not for '{lesson.lesson.fails}': {reason.detail}")
+    problems += _wrong_pars(lesson, outcomes[SOLUTION])
     words = len(lesson.read(PAGE).split())
     if words > MAX_WORDS:
         problems.append(f"{PAGE} has {words} words; at most {MAX_WORDS}")
     return Proof(lesson=lesson.name, outcomes=outcomes, problems=tuple(problems))
+
+
+def _wrong_pars(lesson: LessonFolder, solution: Outcome) -> Iterator[str]:
+    """Yield what is wrong with the lesson's score, if the solution has passed."""
+    for name, par in lesson.lesson.score.items() if solution.status == "passed" else ():
+        value = solution.score.get(name)
+        if value is None:
+            yield f"score: {lesson.lesson.program} did not report '{name}' with {SOLUTION}"
+        elif not isclose(value, par, rel_tol=1e-6):
+            yield f"score: {SOLUTION} reaches {score_text(name, value, par=par)}; par must be what it reaches"
 
 
 def _outcomes(lesson: LessonFolder, scripts: Mapping[str, str], engine: LessonEngine) -> Iterator[tuple[str, Outcome]]:
@@ -175,6 +188,7 @@ def _graded(student: str, folder: Path, lesson: LessonFolder, script: str, outco
         prediction=prediction,
         script=script,
         agrees=lesson.lesson.agrees(prediction),
+        par=lesson.lesson.score,
     )
 
 

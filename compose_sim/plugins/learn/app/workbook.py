@@ -35,6 +35,7 @@ class Progress:
     hints: int = 0  # how many were read
     passed_at: float | None = None  # Unix seconds
     prediction: str | None = None  # the answer to the question before the first run; "" if it was skipped
+    best: Mapping[str, float] = field(default_factory=dict)  # the lowest of each number of the score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +112,14 @@ class Workbook:
         return next((each for each in [*lessons[after:], *lessons[:after]] if not self.progress(each).passed_at), None)
 
     def record(self, lesson: LessonFolder, outcome: Outcome) -> None:
-        """Count an attempt; the first that passes also brings the solution."""
+        """Count an attempt; the first that passes also brings the solution. Of each number of its score, the best is kept."""
         before = self.progress(lesson)
         passed_at = before.passed_at or (time.time() if outcome.status == "passed" else None)
-        self._update(lesson, replace(before, attempts=before.attempts + 1, passed_at=passed_at))
+        best = {
+            **before.best,
+            **{name: min(value, before.best.get(name, value)) for name, value in outcome.score.items()},
+        }
+        self._update(lesson, replace(before, attempts=before.attempts + 1, passed_at=passed_at, best=best))
 
     def predict(self, lesson: LessonFolder, answer: str) -> None:
         """Keep the student's answer to the question of a lesson; the first one counts."""

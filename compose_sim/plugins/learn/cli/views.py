@@ -13,7 +13,7 @@ from compose_sim.plugins.learn.app.course_folder import LessonFolder
 from compose_sim.plugins.learn.app.workbook import Workbook
 from compose_sim.plugins.learn.core.gradebook import MARKS as STATUS_MARKS
 from compose_sim.plugins.learn.core.gradebook import Grade, rows_of
-from compose_sim.plugins.learn.core.outcome import Outcome, Status
+from compose_sim.plugins.learn.core.outcome import Outcome, Status, score_text
 
 PREDICT = "Your prediction (Enter to skip)"
 _MARKS: dict[Status, str] = {"passed": "passed", "failed": "failed", "unjudged": "not-applicable"}
@@ -28,6 +28,9 @@ def print_lesson(workbook: Workbook, lesson: LessonFolder) -> None:
     print_text(f"Predict, before you run it: {wanted.question}")
     if prediction := workbook.progress(lesson).prediction:
         print_text(f"You predicted: {prediction}")
+    best = workbook.progress(lesson).best
+    if pars := [score_text(name, None, par=par, best=best.get(name)) for name, par in wanted.score.items()]:
+        print_text(f"Score, less is better: {', '.join(pars)}")
     echo(f"  Read {lesson.name}/page.md, then edit {_shown(workbook, lesson)}")
 
 
@@ -42,6 +45,7 @@ def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) ->
             echo(f"  {line}".rstrip())
     echo()
     if outcome.status == "passed":
+        _print_score(workbook, lesson, outcome)
         print_text(f"You were asked: {lesson.lesson.question}")
         if prediction := workbook.progress(lesson).prediction:
             verdict = {True: " That is right.", False: " That is not it.", None: ""}[lesson.lesson.agrees(prediction)]
@@ -56,6 +60,14 @@ def print_attempt(workbook: Workbook, lesson: LessonFolder, attempt: Attempt) ->
     count = len(workbook.course.lessons)
     bar = ("█" * round(20 * done / count)).ljust(20, "░")
     echo(f"{verdict}  {outcome.seconds:.1f} s · [{bar}] {done} of {count}")
+
+
+def _print_score(workbook: Workbook, lesson: LessonFolder, outcome: Outcome) -> None:
+    best = workbook.progress(lesson).best
+    for name, par in lesson.lesson.score.items():
+        value = outcome.score.get(name)
+        missed = "" if value is not None else ": not measured in this run"
+        print_text(f"Score: {score_text(name, value, par=par, best=best.get(name))}{missed}")
 
 
 def print_outcome(outcome: Outcome) -> None:
@@ -79,11 +91,16 @@ def print_hints(lesson: LessonFolder, hints: tuple[str, ...]) -> None:
 
 def print_lessons(workbook: Workbook) -> None:
     """Print all lessons with the progress of the student."""
-    rows = []
+    rows, scores = [], []
     for lesson, progress in workbook.rows():
         mark = "✔" if progress.passed_at else "▸" if lesson == workbook.current else " "
         rows.append((mark, lesson.name, lesson.lesson.title, progress.attempts, progress.hints))
+        known = ((name, par) for name, par in lesson.lesson.score.items() if name in progress.best)
+        scores += [(lesson.name, score_text(name, progress.best[name], par=par)) for name, par in known]
     print_table(("", "lesson", "title", "attempts", "hints"), rows)
+    if scores:
+        echo()
+        print_table(("lesson", "your best score; less is better"), scores)
 
 
 def print_grades(grades: Sequence[Grade]) -> None:

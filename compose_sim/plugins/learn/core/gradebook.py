@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import jinja2
 
 from compose_sim.core.report.ci import xml_text
-from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude
+from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude, score_text
 
 MARKS: dict[Status, str] = {"passed": "✔", "failed": "✘", "unjudged": "?"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would execute at the beginning of a cell
 _TAGS: dict[Status, str] = {"failed": "failure", "unjudged": "error"}
+_KEPT = ("student", "lesson", "attempts", "hints", "prediction", "script")
 _PAGE = jinja2.Environment(autoescape=True, trim_blocks=True).from_string("""\
 <!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Grades</title>
@@ -36,9 +37,10 @@ table { border-collapse: collapse; margin-bottom: 2rem } th, td { border: 1px so
 {% endfor %}
 </table>
 <p>✔ passed · ✘ failed · ? could not be judged</p>
-<table><tr><th>student<th>lesson<th>outcome<th>seconds<th>evidence</tr>
+<table><tr><th>student<th>lesson<th>outcome<th>seconds<th>score<th>evidence</tr>
 {% for student, row in rows.items() %}{% for lesson, outcome in row.items() %}
 <tr class="{{ outcome.status }}"><td>{{ student }}<td>{{ lesson }}<td>{{ outcome.status }}<td>{{ outcome.seconds }}
+<td>{{ score(lesson, outcome) }}
 <td>{% if outcome.reason %}{{ outcome.reason.id }}: {{ outcome.reason.detail }}{% endif %}</tr>
 {% endfor %}{% endfor %}
 </table>
@@ -58,6 +60,7 @@ class Grade:
     prediction: str = ""
     agrees: bool | None = None  # whether the prediction names the right number; None if there is none to compare
     script: str = ""  # a hash of what was handed in
+    par: Mapping[str, float] = field(default_factory=dict)  # of each number of the lesson's score
 
     @property
     def evidence(self) -> str:
@@ -78,20 +81,31 @@ def to_csv(grades: Sequence[Grade]) -> str:
     """
     Return one row for each student: the outcome of each lesson, and the number of those passed.
 
-    Columns with the attempts, hints and prediction of each lesson follow.
+    Columns with the attempts, hints, prediction and score of each lesson follow.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     rows = rows_of(grades)
     lessons = list(dict.fromkeys(grade.lesson for grade in grades))
-    about = [f"{lesson} {name}" for lesson in lessons for name in ("attempts", "hints", "prediction")]
+    par = _pars(grades)
+    about = [f"{lesson} {name}" for lesson in lessons for name in ("attempts", "hints", "prediction", *par[lesson])]
     writer.writerow(["student", *lessons, "passed", *about])
     told = {(grade.student, grade.lesson): (grade.attempts, grade.hints, _cell(grade.prediction)) for grade in grades}
     for student, row in rows.items():
         words = [row[lesson].status for lesson in lessons]
-        more = [value for lesson in lessons for value in told[student, lesson]]
+        more: list[object] = []
+        for lesson in lessons:
+            score = {name: f"{value:.10g}" for name, value in row[lesson].score.items()}
+            more += [*told[student, lesson], *(score.get(name, "") for name in par[lesson])]
         writer.writerow([_cell(student), *words, words.count("passed"), *more])
     return text.getvalue()
+
+
+def _pars(grades: Sequence[Grade]) -> dict[str, dict[str, float]]:
+    pars: dict[str, dict[str, float]] = {}
+    for grade in grades:
+        pars.setdefault(grade.lesson, {}).update(grade.par)
+    return pars
 
 
 def _cell(text: str) -> str:
@@ -105,6 +119,7 @@ def to_json(grades: Sequence[Grade]) -> str:
             **{"student": grade.student, "lesson": grade.lesson, "outcome": grade.outcome.status},
             **{"seconds": grade.outcome.seconds, "attempts": grade.attempts, "hints": grade.hints},
             **{"prediction": grade.prediction, "prediction_is_right": grade.agrees, "script": grade.script},
+            **{"score": dict(grade.outcome.score), "par": dict(grade.par)},
             "findings": [
                 {"id": each.id, "status": each.status, "detail": each.detail, "place": each.place}
                 for each in grade.outcome.findings
@@ -120,9 +135,14 @@ def read_grades(text: str) -> list[Grade]:
     try:
         return [
             Grade(
-                **{name: each[name] for name in ("student", "lesson", "attempts", "hints", "prediction", "script")},
+                **{name: each[name] for name in _KEPT},
                 agrees=each["prediction_is_right"],
-                outcome=conclude(tuple(Finding(**finding) for finding in each["findings"]), seconds=each["seconds"]),
+                par=dict(each["par"]),
+                outcome=conclude(
+                    tuple(Finding(**finding) for finding in each["findings"]),
+                    seconds=each["seconds"],
+                    score=dict(each["score"]),
+                ),
             )
             for each in json.loads(text)["grades"]
         ]
@@ -133,7 +153,12 @@ def read_grades(text: str) -> list[Grade]:
 def to_html(grades: Sequence[Grade]) -> str:
     """Return a page with the table of the class, and the evidence below."""
     lessons = list(dict.fromkeys(grade.lesson for grade in grades))
-    return _PAGE.render(lessons=lessons, rows=rows_of(grades), marks=MARKS)
+    pars = _pars(grades)
+
+    def score(lesson: str, outcome: Outcome) -> str:
+        return ", ".join(score_text(name, value, par=pars[lesson][name]) for name, value in outcome.score.items())
+
+    return _PAGE.render(lessons=lessons, rows=rows_of(grades), marks=MARKS, score=score)
 
 
 def to_junit(grades: Sequence[Grade]) -> str:

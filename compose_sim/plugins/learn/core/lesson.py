@@ -13,6 +13,7 @@ from compose_sim.core.request.yaml_source import KeyPath, read_yaml
 from compose_sim.core.scenarios.scenario import Expectation, Share, Step, Whole
 
 Text = Annotated[str, Field(min_length=1)]
+Par = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Picture = Literal["samples", "parameters", "messages", "timeline", "collectives", "none"]
 _Model = TypeVar("_Model", bound=BaseModel)
 SCRIPT = "script.py"  # of the student
@@ -99,6 +100,11 @@ class Lesson(BaseModel):
     max_restarts: int = Field(0, ge=0, description="New rounds after failed ranks and lost nodes")
     steps: tuple[Step, ...] = Field((), description="Faults to inject, as in the steps of a scenario file")
     required: Requirements = Field(alias="pass", description="What the run must show")
+    score: dict[str, Par] = Field(
+        default_factory=dict,
+        description="Numbers that the program reports and of which less is better, each with par: what the solution reaches. "
+        "The largest value of all ranks counts, and only if the run passed",
+    )
     fails: Text = Field(description="The requirement that the delivered script does not meet, such as set-epoch")
     picture: Picture = Field("none", description="What is drawn from the run")
     number: float | None = Field(None, description="The number that answers the question, to compare predictions with")
@@ -140,10 +146,9 @@ class Lesson(BaseModel):
             )
         if set(self.requirements) <= {"run", *self.required.explained_by}:
             raise ValueError("pass: it requires nothing, so an empty script would pass")
-        if self.required.metrics and self.program == SCRIPT:
-            raise ValueError(
-                "metrics: a script can print any number; they need a `program` of the course that measures"
-            )
+        measured = "metrics" if self.required.metrics else "score" if self.score else ""
+        if measured and self.program == SCRIPT:
+            raise ValueError(f"{measured}: a script can print any number; use a `program` of the course that measures")
         if self.required.orders and not self.required.samples_per_epoch:
             raise ValueError("orders: it needs samples_per_epoch, which tells epochs apart")
         return self

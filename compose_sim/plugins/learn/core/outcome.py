@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Literal
 
 from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.json_values import MAX_NUMBER
 from compose_sim.core.report.report import Report
 from compose_sim.core.text import format_count
 from compose_sim.node.records.models import LossValue, OptimizerStep
@@ -51,6 +52,9 @@ class Outcome:
     status: Status
     findings: tuple[Finding, ...]
     seconds: float = 0.0
+    score: Mapping[str, float] = field(
+        default_factory=dict
+    )  # numbers of which less is better; none unless it is passed
 
     @property
     def reason(self) -> Finding | None:
@@ -67,14 +71,23 @@ def judge_attempt(lesson: Lesson, evidence: Evidence) -> Outcome:
         explained = (_check(name, evidence) for name in lesson.required.explained_by)
         found += [each for each in explained if each.status == "failed" and each.place]
     findings = tuple(sorted(found, key=lambda finding: order.index(finding.id)))
-    return conclude(findings, seconds=evidence.report.timings.total_s or 0.0)
+    most = {name: max(evidence.measured.get(name, ()), default=-1) for name in lesson.score}
+    score = {name: float(value) for name, value in most.items() if 0 <= value <= MAX_NUMBER}  # a NaN is not
+    return conclude(findings, seconds=evidence.report.timings.total_s or 0.0, score=score)
 
 
-def conclude(findings: tuple[Finding, ...], *, seconds: float) -> Outcome:
-    """Return the outcome that follows from findings."""
+def conclude(findings: tuple[Finding, ...], *, seconds: float, score: Mapping[str, float] | None = None) -> Outcome:
+    """Return the outcome that follows from findings; the score counts only if it is passed."""
     found = {finding.status for finding in findings}
     status: Status = "failed" if "failed" in found else "passed" if found == {"passed"} else "unjudged"
-    return Outcome(status=status, findings=findings, seconds=round(seconds, 2))
+    counts = (score or {}) if status == "passed" else {}
+    return Outcome(status=status, findings=findings, seconds=round(seconds, 2), score=counts)
+
+
+def score_text(name: str, value: float | None, *, par: float, best: float | None = None) -> str:
+    """Return `bytes sent 24,576 (par 24,576, your best 24,576)`, without what is None."""
+    words = [f"par {par:,.10g}", *([] if best is None else [f"your best {best:,.10g}"])]
+    return f"{name.replace('_', ' ')}{'' if value is None else f' {value:,.10g}'} ({', '.join(words)})"
 
 
 def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:

@@ -23,12 +23,13 @@ from tests.builders import PATIENCE_S
 ENDLESS = "while True: pass\n"  # one line, in which both ranks are
 
 
-def a_course(folder: Path) -> CourseFolder:
+def a_course(folder: Path, *, score: str = "{}") -> CourseFolder:
     """Return a course with one lesson: print the world size."""
     texts = {
         "course.yaml": "{title: T, welcome: W, farewell: F}",
         "lessons/01-size/lesson.yaml": "{title: T, goal: G, question: Q, answer: A, why: W, hints: [a, b, c], nodes: 1, "
-        "ranks_per_node: 2, program: harness.py, pass: {metrics: {size: {equals: 2}}}, fails: size}",
+        "ranks_per_node: 2, program: harness.py, pass: {metrics: {size: {equals: 2}}}, fails: size, "
+        f"score: {score}}}",
         "lessons/01-size/script.py": "SIZE = 1\n",
         "lessons/01-size/solution.py": "import os\n\nSIZE = int(os.environ['WORLD_SIZE'])\n",
         "lessons/01-size/harness.py": "import json\nimport os\n\ntoken = os.environ.pop('COMPOSESIM_LESSON')\n\nimport script\n\n"
@@ -107,6 +108,22 @@ def test_a_lesson_is_proved_by_every_script_of_its_two_folders(tmp_path: Path) -
         **{"script.py": "failed", "reject/also_two.py": "passed"},
     }
     assert [problem.partition(" ")[0] for problem in proof.problems] == ["reject/also_two.py"]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("score", "problems"), [({"size": 2}, 0), ({"size": 1.5}, 1), ({"size": 3}, 1), ({"size": 2, "sizes": 2}, 1)]
+)
+def test_the_solution_must_reach_par_and_the_program_must_measure_it(
+    tmp_path: Path, score: dict[str, float], problems: int
+) -> None:
+    lesson = a_course(tmp_path / "course").lessons["01-size"]
+
+    proof = prove(replace(lesson, lesson=lesson.lesson.model_copy(update={"score": score})))
+
+    assert proof.outcomes["solution.py"].score == {"size": 2}
+    assert proof.outcomes["script.py"].score == {}
+    assert [problem.partition(":")[0] for problem in proof.problems] == ["score"] * problems
 
 
 @pytest.mark.train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_progress_survives_and_the_solution_comes_after_success(workbook: Workbo
     following = again.next_lesson()
     assert following is not None
     assert following.name.startswith("02-")
+
+
+def test_the_best_of_each_number_survives_worse_attempts_and_reset(workbook: Workbook) -> None:
+    lesson = workbook.current
+    for score in ({"bytes": 8.0, "messages": 6.0}, {"bytes": 16.0, "messages": 4.0}, {}):
+        workbook.record(lesson, replace(PASSED, score=score))
+    workbook.reset(lesson)
+
+    assert Workbook.find(workbook.folder).progress(lesson).best == {"bytes": 8, "messages": 4}
 
 
 def test_each_hint_is_one_more(workbook: Workbook) -> None:

@@ -58,11 +58,11 @@ def watching(folder: Path) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]
 
 @pytest.mark.train
 def test_a_save_runs_the_lesson_and_keys_are_obeyed(tmp_path: Path) -> None:
-    course = a_course(tmp_path / "course")
+    course = a_course(tmp_path / "course", score="{size: 2}")
     workbook = Workbook.begin(tmp_path / "lessons", course, shipped=False)
     lesson = workbook.current
     with watching(workbook.folder) as (terminal, process):
-        terminal.wait_for("q quit")
+        assert "size (par 2)" in terminal.wait_for("q quit")
         terminal.press("h")
         terminal.wait_for("Hint 1 of 3: a")
         terminal.press("l")
@@ -72,7 +72,11 @@ def test_a_save_runs_the_lesson_and_keys_are_obeyed(tmp_path: Path) -> None:
         terminal.press("seven\n")
         assert "size is 1" in terminal.wait_for("01-size not yet")
         workbook.script(lesson).write_text(lesson.read("solution.py"))
-        assert "You predicted: seven" in terminal.wait_for("01-size passed")
+        shown = terminal.wait_for("01-size passed")
+        assert "You predicted: seven" in shown
+        assert "size 2 (par 2, your best 2)" in shown
+        terminal.press("l")
+        terminal.wait_for("size 2 (par 2)\r\n")
         terminal.press("n")
         terminal.wait_for("  F\r\n")  # the farewell: there is no other lesson
         terminal.press("q")
@@ -81,6 +85,7 @@ def test_a_save_runs_the_lesson_and_keys_are_obeyed(tmp_path: Path) -> None:
     progress = Workbook.find(workbook.folder).progress(lesson)
     assert (progress.attempts, progress.hints, progress.prediction) == (2, 1, "seven")
     assert progress.passed_at is not None
+    assert progress.best == {"size": 2}
 
 
 def test_without_a_terminal_it_names_the_command_that_needs_none(tmp_path: Path) -> None:

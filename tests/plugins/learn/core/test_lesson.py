@@ -38,6 +38,8 @@ def test_requirements_are_in_the_order_of_judgment() -> None:
         ("fails: set-epoch", "fails: hang", 1, "'hang' is not a requirement"),
         ("{equals: 3}", "{}", 13, "one of equals, at_least and at_most"),
         ("title: T\n", "", 1, "'title' is missing"),
+        ("fails:", "score: {total: -1}\nfails:", 14, "total"),
+        ("fails:", "score: {total: .nan}\nfails:", 14, "total"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(old: str, new: str, line: int, words: str) -> None:
@@ -59,6 +61,20 @@ def test_a_lesson_that_requires_nothing_is_refused() -> None:
 def test_a_requirement_that_cannot_be_measured_is_refused(pair: tuple[str, str]) -> None:
     with pytest.raises(SpecError):
         parse_lesson(LESSON.replace(*pair), "lesson.yaml")
+
+
+@pytest.mark.parametrize("program", ["program: harness.py\n", ""])
+def test_only_a_program_of_the_course_measures_a_score(program: str) -> None:
+    text = (
+        LESSON.replace("program: harness.py\n", program).partition("  metrics:")[0]
+        + "score: {total: 3}\nfails: set-epoch\n"
+    )
+
+    if program:
+        assert parse_lesson(text, "lesson.yaml").score == {"total": 3}
+    else:
+        with pytest.raises(SpecError, match="score: a script can print any number"):
+            parse_lesson(text, "lesson.yaml")
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Place
 from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import DdpForward
 from compose_sim.plugins.learn.core.lesson import Lesson, parse_lesson
-from compose_sim.plugins.learn.core.outcome import Evidence, judge_attempt, measured_numbers
+from compose_sim.plugins.learn.core.outcome import Evidence, judge_attempt, measured_numbers, score_text
 from tests.builders import a_report
 
 _TEXT = {"title": "T", "goal": "G", "question": "Q", "answer": "A", "why": "W", "hints": "[a, b, c]"}
@@ -108,6 +110,33 @@ def test_only_what_the_program_of_the_course_reports_counts_and_all_of_it() -> N
     assert of('{"total": 6, "token": "abc"}', '{"total": 7, "token": "abc"}') == "failed"
     assert of('{"total": 6}', '{"total": 6, "token": ""}', '{"total": 6, "note": "abc"}', "abc", '["abc"]') == "failed"
     assert of() == "failed"
+
+
+@pytest.mark.parametrize(
+    ("measured", "score"),
+    [
+        ({"wrong": (0,), "bytes": (8, 24, 16)}, {"bytes": 24}),  # the rank that sends most
+        ({"wrong": (1,), "bytes": (8,)}, {}),  # not passed
+        ({"wrong": (0,), "other": (8,)}, {}),
+        ({"wrong": (0,), "bytes": (float("nan"),)}, {}),
+        ({"wrong": (0,), "bytes": (10**400,)}, {}),  # no float
+    ],
+)
+def test_the_largest_number_of_all_ranks_is_the_score_of_a_run_that_passed(
+    measured: dict[str, tuple[float, ...]], score: dict[str, float]
+) -> None:
+    lesson = a_lesson("{metrics: {wrong: {equals: 0}}}", "wrong").model_copy(
+        update={"score": {"bytes": 24, "never": 1}}
+    )
+
+    assert judge_attempt(lesson, replace(a_run(), measured=measured)).score == score
+
+
+def test_a_score_is_shown_beside_par_and_the_best() -> None:
+    assert (
+        score_text("bytes_sent", 24576.0, par=24576, best=8192.5) == "bytes sent 24,576 (par 24,576, your best 8,192.5)"
+    )
+    assert score_text("messages", None, par=6) == "messages (par 6)"
 
 
 def an_epoch(number: int, *rows: int) -> tuple[Any, ...]:

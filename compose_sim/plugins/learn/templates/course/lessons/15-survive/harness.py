@@ -8,19 +8,23 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from measure import report
+from measure import report, wait_for_the_fault
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 SHARED = Path(os.environ["COMPOSESIM_SHARED"])
 DIED = SHARED / ".died-while-saving"
+DIES_AFTER = 18
 steps = 0
 is_over = False  # whether no more failures come
 
 
 def count(*_) -> None:
+    """Count the steps, and let node-1 die after the 18th step."""
     global steps
     steps += 1
+    if steps == DIES_AFTER:
+        wait_for_the_fault(steps)
 
 
 def parameters(model: nn.Module) -> Tensor:
@@ -39,7 +43,7 @@ def die_while_saving() -> None:
         buffer = io.BytesIO()
         save(state, buffer, *args, **kwargs)
         text = buffer.getvalue()[: buffer.tell() // 2]
-        DIED.touch()
+        DIED.write_text(str(steps))
         if hasattr(file, "write"):
             file.write(text)
             file.flush()
@@ -61,6 +65,7 @@ def main() -> None:
     after_restart = steps
     dist.barrier()
     died = DIED.exists()
+    made = int(DIED.read_text()) if died else 0  # between both restarts
     dist.barrier()
     if dist.get_rank() == 0:
         for each in filter(Path.is_file, [*SHARED.rglob("*")]):
@@ -70,6 +75,8 @@ def main() -> None:
     time.sleep = lambda _: None
     with redirect_stdout(None):
         other = parameters(train())
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "2":  # with another restart, nobody knows how many were made in all
+        report(steps_repeated=DIES_AFTER + made + after_restart - (steps - after_restart))
     report(
         steps_after_restart=after_restart,
         steps_without_checkpoint=steps - after_restart,
