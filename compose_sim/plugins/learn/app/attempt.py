@@ -13,17 +13,28 @@ from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.app.play import play
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
+from compose_sim.core.events.observations import Observed
+from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.engine.project_files import read_project_file
 from compose_sim.engine.protocol import Engine
-from compose_sim.engine.run_folder.record import read_case
+from compose_sim.engine.run_folder.record import read_case, read_events, read_observed
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.course_folder import SCRIPT, TEMPLATES, LessonFolder
 from compose_sim.plugins.learn.core.lesson import Lesson
-from compose_sim.plugins.learn.core.outcome import Evidence, Finding, Outcome, conclude, judge_attempt, measured_numbers
+from compose_sim.plugins.learn.core.outcome import (
+    Evidence,
+    Finding,
+    Outcome,
+    conclude,
+    judge_attempt,
+    measured_numbers,
+    measured_shares,
+)
 from compose_sim.plugins.learn.core.pictures import draw
+from compose_sim.plugins.learn.core.rounds import endings_of
 
 _MEMORY = "1g"  # of each node
 LessonEngine = Literal["local", "docker"]
@@ -72,13 +83,13 @@ def attempt(
         observed=case.observed,
         folder=str(project),
         measured=measured_numbers((line for lines in case.logs.values() for line in lines), token),
+        shares=measured_shares(case.logs, token),
+        rounds=_rounds(session.folder.path, report) if lesson.lesson.picture == "rounds" else {},
+        endings=endings_of(read_events(session.folder.path)),
     )
     return Attempt(
         outcome=judge_attempt(lesson.lesson, evidence),
-        picture=draw(
-            *(lesson.lesson.picture, case, str(project)),
-            samples_per_epoch=lesson.lesson.required.samples_per_epoch or 0,
-        ),
+        picture=draw(lesson.lesson, case, evidence),
         run=session.name,
         was_interrupted=session.was_interrupted,
     )
@@ -92,6 +103,10 @@ def _run(lesson: Lesson, session: Session, listener: Listener) -> Any:
         # Faster, and nothing is recorded that a program would measure as the student's memory.
         return session.run(listener)
     return check(session, listener)
+
+
+def _rounds(folder: Path, report: Report) -> dict[int, Observed]:
+    return {each.generation: read_observed(folder, generation=each.generation) for each in report.rounds}
 
 
 def _request(lesson: LessonFolder, project: Path, engine: LessonEngine) -> Request:

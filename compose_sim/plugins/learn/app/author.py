@@ -18,7 +18,7 @@ from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.registry import make_engine, shared
 from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
 from compose_sim.errors import ComposesimError, SpecError
-from compose_sim.plugins.learn.app.attempt import LessonEngine, attempt
+from compose_sim.plugins.learn.app.attempt import Attempt, LessonEngine, attempt
 from compose_sim.plugins.learn.app.course_folder import (
     ACCEPT,
     PAGE,
@@ -40,10 +40,11 @@ _SCHEMA = "# yaml-language-server: $schema={}\n"  # for editors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a lesson is worth: the outcomes of its scripts by file, and what is wrong with it."""
+    """What a lesson is worth: the outcomes and pictures of its scripts by file, and what is wrong with it."""
 
     lesson: str
     outcomes: Mapping[str, Outcome]
+    pictures: Mapping[str, tuple[str, ...]]
     problems: tuple[str, ...] = ()
 
 
@@ -68,9 +69,10 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
     """
     right = {SOLUTION: lesson.read(SOLUTION), **lesson.scripts(ACCEPT)}
     wrong = {SCRIPT: lesson.read(SCRIPT), **lesson.scripts(REJECT)}
-    outcomes, problems = {}, []
-    for name, outcome in _outcomes(lesson, {**right, **wrong}, engine):
-        outcomes[name] = outcome
+    outcomes, pictures, problems = {}, {}, []
+    for name, tried in _attempts(lesson, {**right, **wrong}, engine):
+        outcomes[name] = outcome = tried.outcome
+        pictures[name] = tried.picture
         wanted = "passed" if name in right else "failed"
         reason = outcome.reason
         if outcome.status != wanted:
@@ -82,7 +84,7 @@ def prove(lesson: LessonFolder, *, engine: LessonEngine = "local") -> Proof:
     words = len(lesson.read(PAGE).split())
     if words > MAX_WORDS:
         problems.append(f"{PAGE} has {words} words; at most {MAX_WORDS}")
-    return Proof(lesson=lesson.name, outcomes=outcomes, problems=tuple(problems))
+    return Proof(lesson=lesson.name, outcomes=outcomes, pictures=pictures, problems=tuple(problems))
 
 
 def _wrong_pars(lesson: LessonFolder, solution: Outcome) -> Iterator[str]:
@@ -95,12 +97,12 @@ def _wrong_pars(lesson: LessonFolder, solution: Outcome) -> Iterator[str]:
             yield f"score: {SOLUTION} reaches {score_text(name, value, par=par)}; par must be what it reaches"
 
 
-def _outcomes(lesson: LessonFolder, scripts: Mapping[str, str], engine: LessonEngine) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of each script. They are all the author's, so they may share a Python that has imported torch."""
+def _attempts(lesson: LessonFolder, scripts: Mapping[str, str], engine: LessonEngine) -> Iterator[tuple[str, Attempt]]:
+    """Yield the attempt with each script. They are all the author's, so they may share a Python that has imported torch."""
     with shared(make_engine(engine)) as kept:
         for name, text in scripts.items():
             with staged(lesson, text) as project:
-                yield name, attempt(lesson, project, engine=engine, kept=kept).outcome
+                yield name, attempt(lesson, project, engine=engine, kept=kept)
 
 
 def begin_course(folder: Path) -> list[Path]:

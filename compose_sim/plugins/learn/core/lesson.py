@@ -14,7 +14,7 @@ from compose_sim.core.scenarios.scenario import Expectation, Share, Step, Whole
 
 Text = Annotated[str, Field(min_length=1)]
 Par = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Picture = Literal["samples", "parameters", "messages", "timeline", "collectives", "none"]
+Picture = Literal["samples", "parameters", "messages", "timeline", "collectives", "shares", "files", "rounds", "none"]
 _Model = TypeVar("_Model", bound=BaseModel)
 SCRIPT = "script.py"  # of the student
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from statistics import mean
-from typing import Literal
+from typing import Any, Literal
 
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.json_values import MAX_NUMBER
@@ -21,7 +21,17 @@ from compose_sim.plugins.learn.core.lesson import SCRIPT, Lesson
 
 Status = Literal["passed", "failed", "unjudged"]
 _SHOWN_LINES = 6  # of a traceback
+_MAX_SHARED = 1000  # things
 _STATUS: dict[str, Status] = {"passed": "passed", "failed": "failed", "warned": "failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Which of some things, numbered from 0, each rank took."""
+
+    what: str  # "adds number"
+    count: int
+    by_rank: Mapping[int, tuple[int, ...]]  # in order, repeated ones included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,9 @@ class Evidence:
     observed: Observed
     folder: str = ""  # of the project: left out of paths
     measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the course's program reported
+    shares: Shares | None = None  # also what it reported
+    rounds: Mapping[int, Observed] = field(default_factory=dict)  # what ranks observed, by generation
+    endings: Mapping[int, str] = field(default_factory=dict)  # why rounds ended, by generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +221,29 @@ def _backwards(wanted: int, observed: Observed) -> Finding:
 
 
 def measured_numbers(lines: Iterable[str], token: str) -> dict[str, tuple[float, ...]]:
-    """Return the numbers that the course's program reported, by name: those of JSON lines that hold the token of this attempt."""
+    """Return the numbers that the course's program reported, by name."""
     found: dict[str, list[float]] = defaultdict(list)
+    for values in _reported(lines, token):
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                found[name].append(value)
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def measured_shares(logs: Mapping[int, Iterable[str]], token: str) -> Shares | None:
+    """Return what the ranks took according to the course's program, by the lines of each rank; None if it reported nothing."""
+    found: dict[tuple[str, int], dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for rank, lines in sorted(logs.items()):
+        for values in _reported(lines, token):
+            match values.get("shares"):
+                case {"what": str(what), "count": int(count), "items": list(items)} if count <= _MAX_SHARED:
+                    taken = tuple(item for item in items if isinstance(item, int) and 0 <= item < count)
+                    found[what, count][rank] = taken
+    return next((Shares(what=what, count=count, by_rank=taken) for (what, count), taken in found.items()), None)
+
+
+def _reported(lines: Iterable[str], token: str) -> Iterator[dict[str, Any]]:
+    """Yield what the course's program reported: the JSON objects that hold the token of this attempt."""
     for line in lines:
         if token not in line:
             continue
@@ -218,10 +252,7 @@ def measured_numbers(lines: Iterable[str], token: str) -> dict[str, tuple[float,
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and values.pop("token", None) == token:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    found[name].append(value)
-    return {name: tuple(values) for name, values in found.items()}
+            yield values
 
 
 def _check(name: str, evidence: Evidence, *, needs: str = "") -> Finding:

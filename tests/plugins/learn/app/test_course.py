@@ -30,9 +30,32 @@ PROVED = ("02-samples", "08-hang", "10-node-loss", "12-fsdp")
 @pytest.mark.train
 @pytest.mark.parametrize("name", PROVED)
 def test_the_solution_passes_and_the_script_fails_for_the_named_reason(name: str) -> None:
-    proof = prove(COURSE.lessons[name])
+    lesson = COURSE.lessons[name]
+    proof = prove(lesson)
 
     assert proof.problems == ()
+    if lesson.lesson.picture == "rounds":
+        again = {script: sum(line.count("▒") for line in drawn[2:]) for script, drawn in proof.pictures.items()}
+        assert max(again[script] for script in (SOLUTION, *lesson.scripts(ACCEPT))) <= 10
+        assert again[SCRIPT] >= 25
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("name", "script", "columns"),
+    [
+        ("01-ranks", SCRIPT, "##··" * 6 + "##"),
+        ("01-ranks", "all_gather.py", "0" * 7 + "1" * 7 + "2" * 7 + "3" * 5),
+        ("05-metrics", SCRIPT, "#1" + "01" * 31),
+        ("05-metrics", "rank_0_alone.py", "0" * 64),
+        ("09-checkpoints", "renamed.py", "model.tmp"),
+    ],
+)
+def test_the_picture_shows_what_the_ranks_did(name: str, script: str, columns: str) -> None:
+    lesson = COURSE.lessons[name]
+    texts = {SCRIPT: lesson.read(SCRIPT), **lesson.scripts(ACCEPT)}
+    with staged(lesson, next(text for file, text in texts.items() if file.endswith(script))) as project:
+        assert columns in attempt(lesson, project).picture
 
 
 @pytest.mark.train

@@ -2,10 +2,10 @@
 
 import torch
 import torch.distributed as dist
-from measure import report
+from measure import report, report_share
 from script import add_up, is_first
 
-COUNT = 1000
+COUNT, DRAWN = 1000, 26  # numbers
 
 
 def main() -> None:
@@ -24,6 +24,19 @@ def main() -> None:
     if rank == 0:
         report(total=total, ranks_that_print=prints.item(), wrong_totals=wrong.item())
     report(smallest_share=min(shares), largest_share=max(shares))
+    draw(rank)
+
+
+def draw(rank: int) -> None:
+    """Report which numbers this rank adds: with a number that is 0 everywhere but at one position, and there a power of 16."""
+    totals = [int(add_up(torch.zeros(DRAWN, dtype=torch.long)))]
+    for position in range(DRAWN):
+        numbers = torch.zeros(DRAWN, dtype=torch.long)
+        numbers[position] = 16**rank
+        totals.append(int(add_up(numbers)))
+    if totals[0] == 0:  # else the total does not depend on the numbers alone
+        times = [total // 16**rank % 16 for total in totals[1:]]  # that this rank adds them
+        report_share("adds number", DRAWN, (position for position in range(DRAWN) for _ in range(times[position])))
 
 
 if __name__ == "__main__":
