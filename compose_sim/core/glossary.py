@@ -10,7 +10,8 @@ from compose_sim.core.text import did_you_mean
 from compose_sim.errors import SpecError
 
 _ROW = re.compile(
-    r"^\| (?:\[(?P<linked>[^]\n]{1,99})\]\((?P<page>[^)\n]{1,99})\)|(?P<plain>[^|\[\n]{1,99}?)) \| (?P<text>.*) \|$",
+    r"^\| (?:\[(?P<linked>[^]\n]{1,99})\]\((?P<page>[^)\n]{1,99})\)|(?P<plain>[^|,\[\n]{1,99}?))(?P<also>(?:, [^|,\n]{1,99})*)"
+    r" \| (?P<text>.*) \|$",
     re.MULTILINE,
 )
 _FRAME = re.compile(r"^```text\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
@@ -24,6 +25,7 @@ class Topic:
     term: str
     definition: str
     page: str = ""  # relative to the glossary; "" if there is none
+    also: tuple[str, ...] = ()  # other names, such as that of a class of torch
 
 
 def parse_glossary(text: str) -> dict[str, Topic]:
@@ -32,16 +34,18 @@ def parse_glossary(text: str) -> dict[str, Topic]:
     for row in _ROW.finditer(text):
         term = row["linked"] or row["plain"]
         if term != "Term":
-            topics[term] = Topic(term=term, definition=_LINK.sub(r"\1", row["text"]), page=row["page"] or "")
+            also = tuple(row["also"].split(", ")[1:])
+            topics[term] = Topic(term=term, definition=_LINK.sub(r"\1", row["text"]), page=row["page"] or "", also=also)
     return topics
 
 
 def find_topic(name: str, topics: Mapping[str, Topic]) -> Topic:
-    """Return the topic of this name, ignoring case and hyphens; raise SpecError with the nearest term."""
-    plain = {_plain(term): topic for term, topic in topics.items()}
-    if _plain(name) not in plain:
-        raise SpecError(f"'{name}' is not in the glossary{did_you_mean(name, topics)}", hint="composesim explain")
-    return plain[_plain(name)]
+    """Return the topic of this name, ignoring case, hyphens and the plural; raise SpecError with the nearest term."""
+    plain = {_plain(term): topic for topic in topics.values() for term in (topic.term, *topic.also)}
+    for form in (word := _plain(name), word.removesuffix("s"), word.removesuffix("es")):
+        if form in plain:
+            return plain[form]
+    raise SpecError(f"'{name}' is not in the glossary{did_you_mean(name, topics)}", hint="composesim explain")
 
 
 def parse_page(text: str) -> tuple[str, tuple[str, ...]]:

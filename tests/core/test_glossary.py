@@ -37,9 +37,16 @@ def test_a_page_has_text_and_a_drawing_that_fits_a_terminal(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "term"), [("allreduce", "all-reduce"), ("DDP", "DDP"), ("fsdp", "FSDP"), ("World_Size", "world size")]
+    ("name", "term"),
+    [
+        ("allreduce", "all-reduce"),
+        ("DDP", "DDP"),
+        ("fsdp", "FSDP"),
+        ("World_Size", "world size"),
+        ("Buckets", "bucket"),
+    ],
 )
-def test_a_topic_is_found_whatever_its_case_and_hyphens(name: str, term: str) -> None:
+def test_a_topic_is_found_whatever_its_case_hyphens_and_number(name: str, term: str) -> None:
     assert find_topic(name, TOPICS).term == term
 
 
@@ -66,6 +73,20 @@ def test_words_of_the_course_are_explained(name: str) -> None:
     assert find_topic(name, TOPICS).term == name
 
 
+@pytest.mark.parametrize(
+    ("name", "term"),
+    [("DistributedSampler", "sampler"), ("fully_shard", "FSDP"), ("ZeRO-3", "ZeRO"), ("send", "point-to-point")],
+)
+def test_a_term_is_found_by_its_other_names(name: str, term: str) -> None:
+    assert find_topic(name, TOPICS).term == term
+
+
+def test_a_name_leads_to_one_term() -> None:
+    names = [name.lower() for topic in TOPICS.values() for name in (topic.term, *topic.also)]
+
+    assert [name for name in names if names.count(name) > 1] == []
+
+
 def test_an_unknown_topic_suggests_the_nearest() -> None:
     with pytest.raises(SpecError, match="did you mean 'bucket'"):
-        find_topic("buckets", TOPICS)
+        find_topic("bukcet", TOPICS)

@@ -33,7 +33,7 @@ def command(term: str | None) -> None:
     if term in CHECK_IDS:
         raise SpecError(f"'{term}' is a check, and not in the glossary", hint=f"composesim check --explain {term}")
     topic = find_topic(term, topics)
-    echo(click.style(topic.term, bold=True))
+    echo(click.style(", ".join((topic.term, *topic.also)), bold=True))
     print_text(topic.definition)
     if topic.page:
         text, frames = parse_page((docs / topic.page).read_text(encoding="utf-8"))

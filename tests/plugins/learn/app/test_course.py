@@ -15,14 +15,19 @@ from compose_sim.app.check import check, check_request
 from compose_sim.app.listener import QuietListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
+from compose_sim.core.glossary import find_topic, parse_glossary
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.attempt import attempt
 from compose_sim.plugins.learn.app.author import MAX_WORDS, begin_course, prove, staged
 from compose_sim.plugins.learn.app.course_folder import ACCEPT, PAGE, REJECT, SCRIPT, SOLUTION, TEMPLATES, read_course
 from compose_sim.plugins.learn.core.lesson import Course, Lesson
+from tests.builders import ROOT
 
 COURSE = read_course()
+TERMS = parse_glossary((ROOT / "docs" / "glossary.md").read_text())
+# Bold words that are no terms, but stressed.
+EMPHASIZED = {"mean", "sum", "its own", "owns", "group", "scale", "skip the step", "α", "β", "data 0", "data 1"}
 # One lesson of each kind, as proving all of them takes minutes: `composesim learn dev check` does.
 PROVED = ("02-samples", "08-hang", "10-node-loss", "12-fsdp")
 
@@ -96,6 +101,16 @@ def test_what_a_student_reads_first_does_not_answer_the_question(name: str, file
     assert lesson.lesson.number is not None
     assert lesson.lesson.number < 10 or f"{lesson.lesson.number:.0f}" not in told
     assert len(answer) == 1 or not phrases(answer) & phrases(told, length=min(5, len(answer)))
+
+
+@pytest.mark.parametrize("name", COURSE.lessons)
+def test_composesim_explains_the_concepts_of_a_lesson_and_the_bold_words_of_its_page(name: str) -> None:
+    lesson = COURSE.lessons[name]
+    bold = [word for word in re.findall(r"\*\*([^*]+)\*\*", lesson.read(PAGE)) if re.fullmatch(r"[\w -]+", word)]
+
+    assert lesson.lesson.concepts
+    for word in [*lesson.lesson.concepts, *(word for word in bold if word not in EMPHASIZED)]:
+        find_topic(word, TERMS)  # raises SpecError if it is not in the glossary
 
 
 def words_of(text: str) -> list[str]:
