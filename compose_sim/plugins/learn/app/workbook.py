@@ -13,6 +13,7 @@ from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.course_folder import (
+    PAGE,
     SCRIPT,
     SOLUTION,
     CourseFolder,
@@ -20,6 +21,7 @@ from compose_sim.plugins.learn.app.course_folder import (
     read_course,
     read_text,
 )
+from compose_sim.plugins.learn.core.notebook import LessonTexts, to_notebook
 from compose_sim.plugins.learn.core.outcome import Outcome
 
 _STATE = ".composesim/lessons.json"
@@ -159,6 +161,19 @@ class Workbook:
                 hint=f"composesim learn hint {lesson.name}",
             )
         return lesson.read(SOLUTION)
+
+    def notebook(self) -> str:
+        """Return the text of a notebook with all lessons, and the student's scripts as they are now."""
+        texts = [
+            LessonTexts(
+                name=each.name,
+                lesson=each.lesson,
+                page=each.read(PAGE),
+                script=read_text(self.script(each)) if self.script(each).is_file() else each.read(SCRIPT),
+            )
+            for each in self.course.lessons.values()
+        ]
+        return to_notebook(self.course.course, texts, self._state.course)
 
     def script(self, lesson: LessonFolder) -> Path:
         """Return the path of the student's script."""

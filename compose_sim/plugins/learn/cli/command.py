@@ -128,6 +128,22 @@ def solution(name: str | None) -> None:
     echo(Workbook.find(Path.cwd()).solution(name), nl=False)
 
 
+@command.command("notebook")
+@click.option("--output", type=FILE, metavar="FILE", help="Write this file instead of course.ipynb among the lessons.")
+def notebook(output: Path | None) -> None:
+    """Write the lessons as one Jupyter notebook with your scripts, whose cells run on several ranks."""
+    workbook = Workbook.find(Path.cwd())
+    file = output or workbook.folder / "course.ipynb"
+    if file.exists():
+        other = file.with_name(f"{file.stem}-2.ipynb")
+        raise SpecError(
+            f"'{file}' exists, and may hold your changes", hint=f"composesim learn notebook --output {other}"
+        )
+    write_file(file, workbook.notebook())
+    say(f"wrote {file}: {format_count(len(workbook.course.lessons), 'lesson')}")
+    say(f"Open it: jupyter lab {file}")
+
+
 @command.command("grade")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(exists=True, path_type=Path))
 @click.option("--course", type=_FOLDER, metavar="FOLDER", help="Grade this course instead of the built-in one.")
