@@ -57,7 +57,7 @@ format: setup ## Format the code, and apply the fixes that linters suggest
 docs: setup ## Write the generated files: docs/cli.md, docs/api.md, the man page, the JSON schemas, and the composesim.yaml of `init`
 	$(BIN)/python -m scripts.write_reference
 
-site: ## Build the documents as a site with search in build/site, and fail if a link leads nowhere
+site: setup ## Build the documents as a site with search in build/site, and fail if a link leads nowhere
 	@scripts/site.sh
 
 public: setup ## Run public trainers unmodified, from SOURCES=FOLDER with the Python of their packages, and write docs/public.md

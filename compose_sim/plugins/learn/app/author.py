@@ -14,6 +14,8 @@ from math import isclose
 from multiprocessing import get_context
 from pathlib import Path
 
+from compose_sim import assets
+from compose_sim.core.glossary import parse_glossary
 from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.registry import make_engine, shared
 from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
@@ -26,13 +28,16 @@ from compose_sim.plugins.learn.app.course_folder import (
     SCRIPT,
     SOLUTION,
     TEMPLATES,
+    CourseFolder,
     LessonFolder,
     read_course,
     read_text,
 )
 from compose_sim.plugins.learn.app.workbook import Progress, Workbook
 from compose_sim.plugins.learn.core.gradebook import Grade
+from compose_sim.plugins.learn.core.notebook import to_notebook
 from compose_sim.plugins.learn.core.outcome import Finding, Outcome, Status, conclude, score_text
+from compose_sim.plugins.learn.core.pages import pages_of
 
 MAX_WORDS = 400  # of a page
 _SCHEMA = "# yaml-language-server: $schema={}\n"  # for editors
@@ -126,6 +131,20 @@ def begin_course(folder: Path) -> list[Path]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, text)
     return [folder / name for name in texts]
+
+
+def write_pages(course: CourseFolder, folder: Path) -> int:
+    """Write the pages of a site, and the notebook, into a folder; return the number of pages. What is there is replaced."""
+    docs, texts = assets.root() / "docs", [each.texts for each in course.lessons.values()]
+    topics = parse_glossary(read_text(docs / "glossary.md"))
+    explained = {each.page: read_text(docs / each.page) for each in topics.values() if each.page}
+    pages = pages_of(course.course, texts, topics, explained)
+    shipped = course.path == TEMPLATES / "course"
+    notebook = to_notebook(course.course, texts, "" if shipped else str(course.path.resolve()))
+    for name, text in {**pages, "learn/course.ipynb": notebook}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / name, text)
+    return len(pages)
 
 
 _MAX_BYTES = 1 << 20  # of a script

@@ -10,6 +10,7 @@ from compose_sim.core.text import did_you_mean
 from compose_sim.engine.project_files import read_settings
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.core.lesson import Course, Lesson, parse_course, parse_lesson
+from compose_sim.plugins.learn.core.notebook import LessonTexts
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 SCRIPT, SOLUTION, PAGE = "script.py", "solution.py", "page.md"
@@ -42,6 +43,11 @@ class LessonFolder:
         """Return the texts of the scripts in a folder of the lesson, `accept` or `reject`, by path within the lesson."""
         found = sorted((self.path / kind).glob("*.py"))
         return {f"{kind}/{each.name}": read_text(each) for each in found}
+
+    @property
+    def texts(self) -> LessonTexts:
+        """What a student reads and edits first."""
+        return LessonTexts(name=self.name, lesson=self.lesson, page=self.read(PAGE), script=self.read(SCRIPT))
 
     @property
     def own_files(self) -> dict[str, str]:

@@ -13,7 +13,6 @@ from compose_sim.engine.project_owner import check_project
 from compose_sim.engine.run_folder.safe_files import SafeFolder, write_file
 from compose_sim.errors import ComposesimError, SpecError
 from compose_sim.plugins.learn.app.course_folder import (
-    PAGE,
     SCRIPT,
     SOLUTION,
     CourseFolder,
@@ -21,7 +20,7 @@ from compose_sim.plugins.learn.app.course_folder import (
     read_course,
     read_text,
 )
-from compose_sim.plugins.learn.core.notebook import LessonTexts, to_notebook
+from compose_sim.plugins.learn.core.notebook import to_notebook
 from compose_sim.plugins.learn.core.outcome import Outcome
 
 _STATE = ".composesim/lessons.json"
@@ -165,12 +164,7 @@ class Workbook:
     def notebook(self) -> str:
         """Return the text of a notebook with all lessons, and the student's scripts as they are now."""
         texts = [
-            LessonTexts(
-                name=each.name,
-                lesson=each.lesson,
-                page=each.read(PAGE),
-                script=read_text(self.script(each)) if self.script(each).is_file() else each.read(SCRIPT),
-            )
+            replace(each.texts, script=read_text(self.script(each))) if self.script(each).is_file() else each.texts
             for each in self.course.lessons.values()
         ]
         return to_notebook(self.course.course, texts, self._state.course)

@@ -14,7 +14,7 @@ from compose_sim.core.text import format_count
 from compose_sim.engine.run_folder.safe_files import write_file
 from compose_sim.errors import SpecError
 from compose_sim.plugins.learn.app.attempt import attempt
-from compose_sim.plugins.learn.app.author import begin_course, grade, prove
+from compose_sim.plugins.learn.app.author import begin_course, grade, prove, write_pages
 from compose_sim.plugins.learn.app.course_folder import SOLUTION, LessonFolder, read_course, read_text
 from compose_sim.plugins.learn.app.workbook import Workbook
 from compose_sim.plugins.learn.cli.views import (
@@ -242,6 +242,15 @@ def dev_check(folder: Path | None, only: tuple[str, ...]) -> None:
         for problem in proof.problems:
             echo(f"    {problem}")
     sys.exit(min(problems, 1))
+
+
+@dev.command("pages")
+@click.argument("folder", metavar="FOLDER", type=FOLDER)
+@click.option("--course", type=_FOLDER, metavar="FOLDER", help="Use another course.")
+def dev_pages(folder: Path, course: Path | None) -> None:
+    """Write the pages of a site into FOLDER: one for each lesson and each term, for MkDocs, and a notebook."""
+    count = write_pages(read_course(course), folder)
+    say(f"wrote {folder}/learn and {folder}/terms: {format_count(count, 'page')}")
 
 
 def _chosen(name: str | None) -> tuple[Workbook, LessonFolder]:
