@@ -9,6 +9,7 @@ from compose_sim.core.events.events import Event
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import OptimizerStep, TensorHashes, TensorRow, TensorTable
+from compose_sim.node.records.process_groups import Collective, DdpForward
 
 _STATE = "optimizer state"
 _File = tuple[str, str]  # the node, if each has its own, and the path
@@ -31,8 +32,8 @@ class TrainingRound:
 
     @property
     def end(self) -> int:
-        """The last step."""
-        return (self.began or 0) + self.steps
+        """The last step; 0 if it is not known."""
+        return 0 if self.began is None else self.began + self.steps
 
 
 def rounds_of(observed: Mapping[int, Observed]) -> list[TrainingRound]:
@@ -52,15 +53,17 @@ def rounds_of(observed: Mapping[int, Observed]) -> list[TrainingRound]:
     for generation, each in observed.items():
         tensors = _before_training(each)
         weights = {row: hashed for row, hashed in tensors.items() if row.kind != _STATE}
-        first = first or weights
+        first = first if any(one.steps for one in rounds) else weights
         uses = [(made, _file(rank, use), use) for rank in each for made, use in _uses(rank)]
         reads = {saved[file]: file[1] for made, file, use in uses if use.op == "read" and not made and file in saved}
         is_fresh = weights == first
         began = 0 if not rounds or (is_fresh and first) else max(reads, default=None)
+        hidden = {rank.rank for rank in each if began is None or _hides_saves(rank)}
         ends = [
             (use.t, file, (began or 0) + made)
             for made, file, use in uses
             if use.op in ("written", "rename") or (use.op in ("write", "update") and file not in by_torch)
+            if use.rank not in hidden
         ]
         steps = max((step.nth for rank in each for step in _own_steps(rank)), default=0)
         before = max((one.end for one in rounds), default=0)
@@ -78,6 +81,8 @@ def rounds_of(observed: Mapping[int, Observed]) -> list[TrainingRound]:
             )
         )
         saved |= {file: step for _, file, step in sorted(ends)}
+        for file in (file for _, file, use in uses if use.rank in hidden and use.op != "read"):
+            saved.pop(file, None)
     return rounds
 
 
@@ -108,6 +113,19 @@ def _uses(rank: RankObserved) -> Iterator[tuple[int, FileUse]]:
             made = record.nth
         elif made == own[-1].nth:
             return
+
+
+def _hides_saves(rank: RankObserved) -> bool:
+    """Return whether saves may be missing: of the same uses of a file between two collectives, only the first is recorded."""
+    has_saved = False
+    for record in rank.of(FileUse, OptimizerStep, Collective, DdpForward):
+        if isinstance(record, FileUse):
+            has_saved = has_saved or record.op != "read"
+        elif isinstance(record, OptimizerStep) and has_saved:
+            return True
+        else:
+            has_saved = False
+    return False
 
 
 def _file(rank: RankObserved, use: FileUse) -> _File:

@@ -130,6 +130,7 @@ def trained(
         {"kind": "tensor-hashes", "optimizer": 0, "nth": 0, "table": 0, "hashes": [weights, "m" * 16][: len(rows)]}
     )
     for step in range(1, steps + 1):
+        records.append({"kind": "ddp-forward", "ddp": 0, "group": [0]})
         records.append({"kind": "optimizer-step", "step": step, "optimizer": 0, "nth": step})
         records += [use("write"), use("written")] if every and step % every == 0 else []
     return of_ranks([{**each, "t": began + number} for number, each in enumerate(records)])
@@ -171,7 +172,11 @@ def test_a_round_that_read_nothing_or_did_not_load_what_it_read_begins_anew() ->
 def test_where_a_round_went_on_is_not_claimed_if_it_was_not_seen() -> None:
     first, elsewhere = trained(7, every=5), trained(4, began=100, weights=LATER, reads="/data/other.pt")
 
+    later = trained(2, began=200, weights="b" * 16, reads=SHARED)
+    unknown = trained(4, every=2, began=100, weights=LATER)  # and so is what reads its file
+
     assert rounds_of({0: first, 1: elsewhere})[1].began is None
+    assert [each.began for each in rounds_of({0: first, 1: unknown, 2: later})] == [0, None, None]
     assert bars(first, elsewhere) == ["━━━━━━━✘", ""]
 
 
@@ -182,6 +187,16 @@ def test_a_file_that_torch_save_did_not_complete_is_no_save() -> None:
     torn = Observed(ranks={0: replace(first.ranks[0], records=records[:-1])})
 
     assert rounds_of({0: torn, 1: trained(5, began=100, weights=LATER, reads=SHARED)})[1].began == 5
+
+
+def test_no_save_is_claimed_if_later_ones_may_be_missing() -> None:
+    """Without collectives, the second save of a file is not recorded."""
+    steps = [{"kind": "optimizer-step", "step": step, "optimizer": 0, "nth": step} for step in range(1, 8)]
+    alone = of_ranks((*steps[:2], use("write"), use("written"), *steps[2:]))
+
+    found = rounds_of({0: alone, 1: trained(3, began=100, weights=LATER, reads=SHARED)})
+
+    assert [(each.steps, each.saves, each.began) for each in found] == [(7, (), 0), (3, (), None)]
 
 
 def test_of_several_files_the_newest_is_taken_and_of_a_second_training_nothing() -> None:
