@@ -299,7 +299,8 @@ def _explain(
         if found.nth == 0:
             return (
                 "ranks reduce its gradient, but began with different values",
-                "Begin with the same weights: `for p in model.parameters(): dist.broadcast(p.data, 0)`, before the first step.",
+                "If each rank has its own, such as its experts, leave its gradient out of the reduction. Otherwise begin with the same "
+                "weights: `for p in model.parameters(): dist.broadcast(p.data, 0)`, before the first step.",
             )
         return (
             "ranks change it differently after its gradient was reduced, or do not reduce it at every step",

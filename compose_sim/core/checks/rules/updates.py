@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compose_sim.core.checks import Case, Result, names_text, passed, ranks_text, warned
+from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned
 from compose_sim.core.checks.repeated_steps import noise, step_place
 from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
 from compose_sim.core.events.observations import Observed
@@ -93,6 +93,14 @@ def judge_update(case: Case) -> Result | None:
     update = case.weights.first(ReplayedUpdate) if case.weights else None
     if update is None or noise(case.observed):
         return None
+    if update.left and max(count for _, count in update.left) < case.observed.world_size:
+        return failed(
+            f"step 1 leaves the last numbers of {names_text([name.partition('.')[2] for name, _ in update.left])} as they were, on "
+            f"all ranks: {sum(count for _, count in update.left)} that one rank with the same weights and samples changes",
+            fix="Divide all numbers among the ranks: pad the flat parameters to a multiple of the world size, or give the last rank "
+            "the rest. `numel // world_size` leaves it out.",
+            at=step_place(case),
+        )
     if update.difference < SAME_UPDATE:
         return passed(
             f"step 1 changes the weights as one rank with the same samples does, within {update.difference:.1e}",

@@ -22,6 +22,7 @@ VARIABLE = "COMPOSESIM_REPLAY_WEIGHTS"  # the replay compares these instead of g
 _FILE = "weights.pt"
 Weights = dict[str, torch.Tensor]
 _SAME = 1e-5  # relative: what two ways to make the same numbers differ by
+_MOVES = 0.01  # of the largest change: a number that changes by more is moved, and not by rounding
 
 
 def is_on() -> bool:
@@ -101,9 +102,27 @@ class WeightReplay:
         product = sum(float((ours[name] * each).sum()) for name, each in theirs.items())
         self._context.note(
             ReplayedUpdate(
-                worst, _distance(ours, theirs) / norm, product / (own * norm), own / norm, settings_are_equal
+                worst,
+                _distance(ours, theirs) / norm,
+                product / (own * norm),
+                own / norm,
+                settings_are_equal,
+                _left(theirs, ours),
             )
         )
+
+
+def _left(changes: Weights, expected: Weights) -> tuple[tuple[str, int], ...]:
+    """Return at the end of which tensors how many numbers wrongly stayed as they were; none if there are some elsewhere too."""
+    least = _MOVES * max(float(each.abs().max()) for each in expected.values())
+    found = []
+    for name, each in changes.items():
+        stayed = ((each == 0) & (expected[name].abs() > least)).flatten()
+        if count := int(stayed.sum()):
+            if not stayed[-count:].all():
+                return ()  # by chance: where gradients are noise, Adam makes much of it, but nothing of 0
+            found.append((name, count))
+    return tuple(found)
 
 
 def weights_of(models: Iterable[Any]) -> Weights | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compose_sim.core.checks import PASSED, WARNED, Case
+from compose_sim.core.checks import FAILED, PASSED, WARNED, Case
 from compose_sim.core.checks.rules.replays import matches_single
 from compose_sim.core.checks.rules.scaling import gradient_clipping
 from compose_sim.core.checks.rules.updates import are_comparable, judge_update, other_constants, parted
@@ -65,6 +65,8 @@ def test_weights_are_compared_if_all_ranks_hold_the_same(observed: Observed, exp
             {"difference": 0.75, "cosine": 1.0, "ratio": 4.0, "settings_are_equal": False},
             None,
         ),  # the rate may be scaled
+        ({"difference": 0.03, "left": (("0.head.bias", 1),)}, FAILED),
+        ({"difference": 0.03, "left": (("0.head.weight", 4),)}, None),  # no rest of a division among four ranks
     ],
 )
 def test_an_update_is_that_of_one_rank_or_not(update: dict[str, Any], status: str | None) -> None:
