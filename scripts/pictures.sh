@@ -60,8 +60,10 @@ picture links cluster up --nodes 4 --link ethernet-10g --link node-0,node-1:node
     PYTHONPATH=$OLDPWD "$OLDPWD/.venv/bin/python" -m scripts.terminal_picture "$folder/run.svg" \
         "composesim up --nodes 4 --name demo train_ddp.py --epochs 1"
 )
+recording=docs/plugins/learn/pictures/course.svg
+.venv/bin/python -m scripts.terminal_recording "$recording"
 (
     cd "$folder"
     { cat "$page"/* | sha256sum; sha256sum ./*.png; } >made-from
 )
-ls "$folder"/*.png "$folder"/*.svg
+ls "$folder"/*.png "$folder"/*.svg "$recording"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import io
 import os
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,7 +23,7 @@ from rich.text import Text
 
 COLUMNS, ROWS = 112, 50
 _MOVE = re.compile(r"\x1b\[(\d*)([A-HJK])|\x1b\[\?\d+[hl]")  # the colors, \x1b[…m, stay in the text
-_SVG = "{http://www.w3.org/2000/svg}"
+SVG = "{http://www.w3.org/2000/svg}"
 # Rich's own format loads a font from a server.
 _FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -46,6 +48,11 @@ _FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="ht
 
 def print_of(command: str, folder: Path) -> str:
     """Return what the command writes to a terminal of COLUMNS columns, with control sequences."""
+    return without_names("".join(text for _, text in record(command, folder)))
+
+
+def record(command: str, folder: Path, answer: str = "") -> Iterator[tuple[float, str]]:
+    """Yield what the command writes to a terminal, each part with the seconds since its start; `answer` is typed if it asks."""
     ours, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     environment = {
@@ -54,13 +61,25 @@ def print_of(command: str, folder: Path) -> str:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     environment.pop("CI", None)
+    started = time.monotonic()
     process = subprocess.Popen(
         ["bash", "-c", command], cwd=folder, env=environment, stdin=terminal, stdout=terminal, stderr=terminal
     )
     os.close(terminal)
-    with os.fdopen(ours, "rb") as output:
-        text = b"".join(_chunks(output)).decode()
+    decoder, end = codecs.getincrementaldecoder("utf-8")(), ""
+    with os.fdopen(ours, "r+b", buffering=0) as output:
+        for chunk in _chunks(output):
+            text = decoder.decode(chunk)
+            yield time.monotonic() - started, text
+            end = (end + text)[-2:]
+            if answer and end == ": ":  # a prompt
+                output.write(f"{answer}\n".encode())
+                answer = ""
     process.wait()
+
+
+def without_names(text: str) -> str:
+    """Return a text without the names of this machine."""
     for named, plain in (
         (str(Path(sys.executable).parent), "~/venv/bin"),
         (f"host {os.uname().nodename}", "host pc"),
@@ -69,9 +88,9 @@ def print_of(command: str, folder: Path) -> str:
     return text
 
 
-def _chunks(output: io.BufferedReader) -> Iterator[bytes]:
+def _chunks(output: io.RawIOBase) -> Iterator[bytes]:
     try:
-        while chunk := output.read1():
+        while chunk := output.read(1 << 16):
             yield chunk
     except OSError:  # how Linux reports the end of a terminal
         return
@@ -108,15 +127,15 @@ def draw(command: str, lines: list[str]) -> str:
 
 def command_of(picture: str) -> str:
     """Return the command whose output a picture shows."""
-    return ElementTree.fromstring(picture).findtext(f"{_SVG}desc") or ""
+    return ElementTree.fromstring(picture).findtext(f"{SVG}desc") or ""
 
 
 def text_in(picture: str) -> str:
     """Return the text of a picture that `draw` made, without spaces and line breaks."""
     rows: dict[float, list[str]] = {}
-    for group in ElementTree.fromstring(picture).iter(f"{_SVG}g"):
+    for group in ElementTree.fromstring(picture).iter(f"{SVG}g"):
         if group.get("class") == "terminal-matrix":
-            for text in group.iter(f"{_SVG}text"):
+            for text in group.iter(f"{SVG}text"):
                 rows.setdefault(float(text.attrib["y"]), []).append("".join((text.text or "").split()))
     return "".join(word for _, words in sorted(rows.items()) for word in words)
 
