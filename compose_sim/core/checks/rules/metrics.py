@@ -7,6 +7,7 @@ The loss of a training step is left alone: nearly every script prints that of ra
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, sqrt
@@ -22,6 +23,7 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
 from compose_sim.core.checks.rules.copies import RanksEvaluated, evaluations
 from compose_sim.core.checks.tolerances import WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -41,11 +43,18 @@ _METRIC = re.compile(
 _EVALUATION = re.compile(
     r"val|test|eval|\bdev\b|acc|\bf1\b|\bauc\b|perplexity|ppl|precision|recall|top-?\d|bleu|score", re.IGNORECASE
 )
+_NO_MEAN = re.compile(
+    r"f1|auc|precision|recall|perplexity|\bppl\b|bleu|rouge|\biou\b|\bmap\b|kappa|\bmcc\b|\br2\b", re.IGNORECASE
+)
 _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 
 
 _MIN_EVALUATIONS = 2
+_OTHER_MEAN, _OTHER_SHARE = (
+    0.02,
+    0.002,
+)  # relative: more than a few padded samples, or samples judged otherwise, make of a metric
 _MIN_DIGITS, _MIN_DIGITS_OF_ONE = 3, 4  # of printed numbers, and of a single one: fewer may be alike by chance
 _PRINTED_AS: tuple[Callable[[float], float], ...] = (
     lambda mean: mean,
@@ -80,6 +89,9 @@ def metric_local(case: Case) -> Result:
     found = next(means_of_means(observed, case.logs), None)
     if found:
         return _wrong_mean(found)
+    unlike = _unlike_one_rank(case)
+    if unlike:
+        return unlike
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
     speakers = [rank for rank, printed in lines.items() if printed]
     if not speakers:
@@ -351,12 +363,10 @@ def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Ite
                 yield found
             elif found:
                 maybe.setdefault((found.at, place), []).append(found)
-    printed = [
-        text for lines in logs.values() for line in lines if _EVALUATION.search(line) for text in _NUMBER.findall(line)
-    ]
+    printed = _printed(logs)
     for of_place in maybe.values():
         digits = _MIN_DIGITS if len(of_place) >= _MIN_EVALUATIONS else _MIN_DIGITS_OF_ONE
-        if all(any(_is_printed(each, text, digits) for text in printed) for each in of_place):
+        if all(any(_is_printed(each.mean, each.weighted, text, digits) for text in printed) for each in of_place):
             yield of_place[0]
 
 
@@ -368,16 +378,83 @@ def _mean_of_means(reduced: Sequence[Collective], place: int, samples: Mapping[i
     return MeanOfMeans(means=means, samples=samples, at=reduced[0].at, are_shares=are_shares) if is_one else None
 
 
-def _is_printed(found: MeanOfMeans, text: str, digits: int) -> bool:
-    """Return whether this is the mean of the means, or a percentage, perplexity or root of it, in so many digits at least."""
+def _printed(logs: Mapping[int, Sequence[str]], name: re.Pattern[str] = _EVALUATION) -> list[str]:
+    """Return the numbers in lines that report an evaluation, or a metric with such a name."""
+    found = (line for lines in logs.values() for line in lines if name.search(line))
+    return [text for line in found for text in _NUMBER.findall(line)]
+
+
+def _is_printed(of_means: float, right: float, text: str, digits: int) -> bool:
+    """Return whether this is the mean of means, or a percentage, perplexity or root of it, in so many digits, and not right."""
     if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < digits:
         return False
     half = 0.5 * 10.0 ** -len(text.partition(".")[2])
     for change in _PRINTED_AS:
-        mean, weighted = change(found.mean), change(found.weighted)
-        if abs(float(text) - mean) <= 1.01 * half and abs(float(text) - weighted) > 2 * half:
+        if abs(float(text) - change(of_means)) <= 1.01 * half and abs(float(text) - change(right)) > 2 * half:
             return True
     return False
+
+
+def _unlike_one_rank(case: Case) -> Result | None:
+    """
+    Find printed means of the ranks' own numbers that one rank with the same weights does not get from all samples.
+
+    Such numbers are not means over samples: F1, AUC, a perplexity, or a mean over words of which ranks have unequally many.
+    """
+    steps = comparable(steps_of(case.single))
+    if case.single is None or not steps or beyond_tolerance(steps, case) or noise(case.observed):
+        return None
+    alone = _by_moment(next(iter(case.single)))
+    ranks = [_by_moment(rank) for rank in case.observed]
+    evaluated = {id(each) for rank in case.observed for few, _ in _reduced_after_evaluation(rank) for each in few}
+    of_line: dict[tuple[Place | None, int], list[tuple[float, float, float]]] = {}
+    for moment, one in alone.items():
+        numbers = [rank[moment] for rank in ranks if moment in rank]
+        if len(numbers) < len(ranks) or any(id(each) not in evaluated for each in numbers):
+            continue
+        for place, right in enumerate(one.values):
+            total = sum(each.values[place] for each in numbers if len(each.values) == len(one.values))
+            apart = min(abs(each - right) / max(abs(each), abs(right), 1e-12) for each in (total, total / len(ranks)))
+            of_line.setdefault((numbers[0].at, place), []).append((total / len(ranks), right, apart))
+    kinds = [(_NO_MEAN, _OTHER_SHARE), *([] if _has_short_batches(case.observed) else [(_EVALUATION, _OTHER_MEAN)])]
+    for name, least in kinds:
+        printed = _printed(case.logs, name)
+        for (at, _), found in of_line.items():
+            unlike = [
+                (mean, right)
+                for mean, right, apart in found
+                if apart > least and any(_is_printed(mean, right, text, _MIN_DIGITS) for text in printed)
+            ]
+            if len(unlike) >= max(_MIN_EVALUATIONS, len(found) // 2 + 1):
+                return warned(
+                    f"the mean of the ranks' own numbers ({unlike[0][0]:.4g}) is reported for {len(found)} evaluations, but one rank "
+                    f"with the same weights and all samples gets {unlike[0][1]:.4g}: it is no mean over samples, as F1, AUC or a mean "
+                    "per word",
+                    fix="Add up over the ranks what the number is made of, such as hits and counts, and compute it from the sums.",
+                    at=at,
+                )
+    return None
+
+
+def _has_short_batches(observed: Observed) -> bool:
+    """Return whether an evaluation has a smaller batch: the mean of its batches' means then depends on how samples are divided."""
+    sizes = {(each.rank, each.loader): each.batch_size or 1 for each in observed.of(LoaderInfo)}
+    ended = [each for each in observed.of(EpochProgress) if each.phase == "exhausted" and not each.trained]
+    return any(each.drawn % sizes.get((each.rank, each.loader), 1) for each in ended)
+
+
+def _by_moment(rank: RankObserved) -> dict[tuple[int, Place, int], Collective]:
+    """Return the few numbers that ranks add up, by the steps before, the line, and how many came from it since the last step."""
+    found: dict[tuple[int, Place, int], Collective] = {}
+    steps, seen = 0, Counter[Place]()
+    for each in rank.of(Collective, OptimizerStep):
+        if isinstance(each, OptimizerStep):
+            steps += 1
+            seen.clear()
+        elif each.at and each.values and each.op in _OPS and each.reduce in (None, "SUM", "AVG"):
+            found[steps, each.at, seen[each.at]] = each
+            seen[each.at] += 1
+    return found
 
 
 def _is_whole(value: float) -> bool:

@@ -69,8 +69,9 @@ def _note(context: RankContext, call: points.TorchCall) -> bool:
         return False
     count = memory[_COUNT] = memory.get(_COUNT, 0) + 1
     more = None
-    if context.mode == "record":
+    if context.mode in ("record", "replay"):
         more = context.guard(f"{__name__}.values", collective_calls.look_closer, call)
+    if context.mode == "record":
         context.guard(gathers.__name__, gathers.remember, call)
     if found.count() or context.thorough:
         context.observations.note_often(Collective, f"{found.fields}{more or ''}")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from compose_sim.core.checks import PASSED, WARNED
 from compose_sim.core.checks.rules.metrics import metric_local
+from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Sampling
 from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
 from compose_sim.node.records.models import EvaluatedModel, LossValue
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
-from tests.core.checks.rules.cluster import at, collective, two_nodes
+from tests.core.checks.rules.cluster import at, collective, observe, two_nodes
+from tests.core.checks.rules.replays import step as replayed_step
 from tests.core.checks.rules.replicas import step
 
 VALUES = (0.91234, 0.70111, 0.50777, 0.32345)
@@ -157,3 +160,39 @@ def test_a_printed_mean_of_means_over_unequal_counts_warns(lines: tuple[str, ...
     result = metric_local.judge(two_nodes(records, logs={0: lines}))
 
     assert (result.status, at(result)) == (status, ("/work/t.py", 7) if status == WARNED else None)
+
+
+@pytest.mark.parametrize(
+    ("alone", "line", "drawn", "status"),
+    [
+        ((2.5, 3.5), "val score {:.4f}", 8, WARNED),
+        ((2.755, 3.755), "val score {:.4f}", 8, PASSED),  # a mean over samples, and some padding
+        ((11.0, 15.0), "val score {:.4f}", 8, PASSED),  # a sum, which the script divides as it likes
+        ((2.5, 3.75), "val score {:.4f}", 8, PASSED),  # once by chance
+        ((2.5, 3.5), "loss {:.4f}", 8, PASSED),
+        ((2.5, 3.5), "val loss {:.4f}", 9, PASSED),  # the means of batches, one of which is short
+        ((2.5, 3.5), "val perplexity {:.4f}", 9, WARNED),  # no mean, whatever the batches
+        ((2.5, 3.5), "val score {:.1f}", 8, PASSED),  # too few digits
+    ],
+)
+def test_a_printed_mean_that_one_rank_does_not_get_warns(
+    alone: tuple[float, float], line: str, drawn: int, status: str
+) -> None:
+    def evaluated(values: Sequence[float]) -> list[Record]:
+        found: list[Record] = [LoaderInfo(1, "Words", batch_size=4)]
+        for nth, value in enumerate(values):
+            found.append(EpochProgress(1, nth, "exhausted", drawn=drawn))
+            found.append(collective("all_reduce", values=(value,), at=("/work/t.py", 7)))
+            found.append(step(nth + 1))
+        return [*found, ScriptEnd()]
+
+    found = two_nodes(
+        lambda rank: evaluated((1.25 + rank, 2.25 + rank)), logs={0: tuple(line.format(each) for each in (2.75, 3.75))}
+    )
+    single = Observed(ranks={0: observe(0, [replayed_step(0), *evaluated(alone)])})
+
+    result = metric_local.judge(replace(found, single=single))
+
+    assert (result.status, at(result)) == (status, ("/work/t.py", 7) if status == WARNED else None)
+    apart = Observed(ranks={0: observe(0, [replayed_step(0, difference=0.5), *evaluated(alone)])})
+    assert metric_local.judge(replace(found, single=apart)).status == PASSED  # other weights
