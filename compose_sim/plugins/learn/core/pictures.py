@@ -194,7 +194,7 @@ def _files(case: Case) -> Iterator[str]:
     columns = _order(case)
     if columns:
         yield "Files over time: W written, N renamed to this, R read"
-        yield "│ a collective of all ranks; between two of them, none keeps ranks apart"
+        yield "│ a collective of all ranks; uses between two of them may overlap"
     for path in [*dict.fromkeys(_name(each) for each in columns if each)][:_MAX_FILES]:
         own = [each if each and _name(each) == path else None for each in columns]
         is_private = any(each.to_private if each.to else each.private for each in own if each)
