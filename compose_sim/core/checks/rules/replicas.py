@@ -40,7 +40,7 @@ from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copi
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import LoaderInfo
-from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, UnusedParameters
+from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, SteppedModel, UnusedParameters
 from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait
 from compose_sim.node.records.script import ScriptEnd
 
@@ -326,7 +326,9 @@ def _explain(
             "it was set on some ranks only, after DistributedDataParallel had made all ranks equal",
             "Set and load weights before wrapping, the same on every rank, and remove `init_sync=False`.",
         )
-    return by_model(found, model, step.backwards if step else 0)
+    # An update by hand is noticed after the first backward pass, which is then not counted.
+    is_first = step is not None and step.type == BY_HAND and step.nth == 1
+    return by_model(found, model, 1 if is_first else step.backwards if step else 0)
 
 
 def _explain_by_steps(case: Case, found: Difference) -> tuple[str, str] | None:
