@@ -22,7 +22,7 @@ class RecordedModels(Record):
     batchnorm: tuple[str, ...] = ()  # BatchNorm modules that train by the rank's own batch
     hooks: tuple[str, ...] = ()  # communication hooks
     sharded: bool = False  # whether parameters are spread over ranks: by either FSDP, or over a DeviceMesh
-    divided_by_fsdp: bool = False  # whether FSDP shards among all ranks, and there is no smaller group
+    divided_by_fsdp: bool = False  # whether FSDP divides among all ranks, and smaller groups are those of its mesh
     replicas: tuple[int, ...] = ()  # the ranks that hold copies of what FSDP2 shards to this one
     averaged: bool = False  # whether FSDP takes the mean of the gradients over its ranks
     covered: bool = False  # whether DDP models hold all that the optimizer trains

@@ -67,17 +67,24 @@ def hook_name(hook: Any) -> str:
 
 
 def shard_among_all_ranks(fully_sharded: Sequence[Any]) -> bool:
-    """Return whether there are FSDP models, and the script has made no group that is smaller than the world."""
-    from torch.distributed import distributed_c10d, get_world_size
+    """Return whether there are FSDP models, and each smaller group of the script is one of the mesh over which they are sharded."""
+    from torch.distributed import distributed_c10d, get_rank, get_world_size
 
-    groups = distributed_c10d._world.pg_group_ranks.values()
-    return bool(fully_sharded) and all(len(ranks) == get_world_size() for ranks in groups)
+    copies, parts = (_mesh_group(fully_sharded, f"{name}_process_group") for name in ("replicate", "shard"))
+    of_mesh = {copies, parts} if len(copies) * len(parts) == get_world_size() else set()
+    groups = [tuple(ranks) for ranks in distributed_c10d._world.pg_group_ranks.values() if get_rank() in ranks]
+    return bool(fully_sharded) and all(len(each) == get_world_size() or each in of_mesh for each in groups)
 
 
 def replicas_of(sharded: Sequence[Any]) -> tuple[int, ...]:
     """Return the ranks that hold the same shards as this one, if FSDP2 shards all models over a mesh with copies."""
+    return _mesh_group(sharded, "replicate_process_group")
+
+
+def _mesh_group(sharded: Sequence[Any], name: str) -> tuple[int, ...]:
+    """Return the ranks of a group of the mesh over which FSDP2 shards all these models; none if it is not the same for all."""
     infos = [getattr(group, "mesh_info", None) for each in sharded for group in _parameter_groups(each)]
-    groups: list[Any] = [getattr(each, "replicate_process_group", None) for each in infos if each is not None]
+    groups: list[Any] = [getattr(each, name, None) for each in infos if each is not None]
     if not groups or None in groups:
         return ()
     found = {tuple(torch.distributed.get_process_group_ranks(each)) for each in groups}
