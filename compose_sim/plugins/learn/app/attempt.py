@@ -82,7 +82,7 @@ def attempt(
         report=report,
         observed=case.observed,
         folder=str(project),
-        measured=measured_numbers((line for lines in case.logs.values() for line in lines), token),
+        measured=measured_numbers(case.logs, token),
         shares=measured_shares(case.logs, token),
         rounds=_rounds(session.folder.path, report) if lesson.lesson.picture == "rounds" else {},
         endings=endings_of(read_events(session.folder.path)),

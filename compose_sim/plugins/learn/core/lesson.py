@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isclose
+from decimal import Decimal
+from math import inf, isclose, isfinite
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -17,6 +18,7 @@ Par = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Picture = Literal["samples", "parameters", "messages", "timeline", "collectives", "shares", "files", "rounds", "none"]
 _Model = TypeVar("_Model", bound=BaseModel)
 SCRIPT = "script.py"  # of the student
+_NOTHING = 1e-9  # what rounding leaves of 0
 
 
 class MetricBound(BaseModel):
@@ -36,15 +38,40 @@ class MetricBound(BaseModel):
 
     def holds(self, value: float) -> bool:
         """Return whether a value is within the bounds."""
-        if self.equals is not None and not isclose(value, self.equals, rel_tol=1e-6, abs_tol=1e-9):
+        if self.equals is not None and not isclose(value, self.equals, rel_tol=1e-6, abs_tol=_NOTHING):
             return False
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def badness(self, value: float) -> tuple[float, float]:
+        """Return what orders values from the best to the worst: how far one is out of bounds, then how near to the upper or only bound."""
+        if self.holds(value):
+            return 0.0, -value if self.at_most is None and self.equals is None else value
+        limits = [limit for limit in (self.equals, self.at_least, self.at_most) if limit is not None]
+        excess = min(abs(value - limit) for limit in limits)
+        return (excess if isfinite(excess) else inf), 0.0
+
+    def shown(self, value: float) -> str:
+        """Return a value with three digits, or with as many more as it takes to see whether it is within the bounds."""
+        texts = (number_text(value, digits) for digits in (3, 6, 10))
+        alike = (text for text in texts if self.holds(float(text.replace(",", ""))) == self.holds(value))
+        return next(alike, number_text(value))
 
     @property
     def text(self) -> str:
         """The bounds in words."""
+        if self.at_least == self.at_most is not None:
+            return number_text(self.at_least)
         words = {"": self.equals, "at least ": self.at_least, "at most ": self.at_most}
-        return " and ".join(f"{word}{value:g}" for word, value in words.items() if value is not None)
+        return " and ".join(f"{word}{number_text(value)}" for word, value in words.items() if value is not None)
+
+
+def number_text(value: float, digits: int | None = None) -> str:
+    """Return a whole number as `671,744`, and another one rounded to so many digits, without an exponent: `0.0000921`."""
+    if not isfinite(value):
+        return str(value)
+    if abs(value) < _NOTHING or value == round(value):
+        return f"{round(value):,}"
+    return format(Decimal(repr(value) if digits is None else f"{value:.{digits}g}"), ",f")
 
 
 class Requirements(BaseModel):

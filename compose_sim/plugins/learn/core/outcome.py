@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from statistics import mean
@@ -17,9 +17,10 @@ from compose_sim.core.text import format_count
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives
 from compose_sim.plugins.learn.core import samples
-from compose_sim.plugins.learn.core.lesson import SCRIPT, Lesson
+from compose_sim.plugins.learn.core.lesson import SCRIPT, Lesson, MetricBound
 
 Status = Literal["passed", "failed", "unjudged"]
+Reported = tuple[int, float]  # a rank, and a number of it
 _SHOWN_LINES = 6  # of a traceback
 _MAX_SHARED = 1000  # things
 _STATUS: dict[str, Status] = {"passed": "passed", "failed": "failed", "warned": "failed"}
@@ -41,7 +42,8 @@ class Evidence:
     report: Report
     observed: Observed
     folder: str = ""  # of the project: left out of paths
-    measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the course's program reported
+    # What the course's program reported, each with the rank that did.
+    measured: Mapping[str, tuple[Reported, ...]] = field(default_factory=dict)
     shares: Shares | None = None  # also what it reported
     rounds: Mapping[int, Observed] = field(default_factory=dict)  # what ranks observed, by generation
     endings: Mapping[int, str] = field(default_factory=dict)  # why rounds ended, by generation
@@ -84,7 +86,7 @@ def judge_attempt(lesson: Lesson, evidence: Evidence) -> Outcome:
         explained = (_check(name, evidence) for name in lesson.required.explained_by)
         found += [each for each in explained if each.status == "failed" and each.place]
     findings = tuple(sorted(found, key=lambda finding: order.index(finding.id)))
-    most = {name: max(evidence.measured.get(name, ()), default=-1) for name in lesson.score}
+    most = {name: max((value for _, value in evidence.measured.get(name, ())), default=-1) for name in lesson.score}
     score = {name: float(value) for name, value in most.items() if 0 <= value <= MAX_NUMBER}  # a NaN is not
     return conclude(findings, seconds=evidence.report.timings.total_s or 0.0, score=score)
 
@@ -135,15 +137,7 @@ def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
     for name in wanted.checks:
         yield _check(name, evidence, needs=lesson.needs.get(name, ""))
     for name, bound in wanted.metrics.items():
-        values = evidence.measured.get(name, ())
-        wrong = [value for value in values if not bound.holds(value)]
-        if values:
-            value = (wrong or values)[-1]
-            yield _verdict(name, not wrong, f"{name} is {value:g}; it must be {bound.text}")
-        else:
-            yield _verdict(
-                name, False, f"{name} was not measured, as the program did not get so far; it must be {bound.text}"
-            )
+        yield _measured(name, bound, evidence.measured.get(name, ()))
     yield from _expectations(lesson, evidence.report)
 
 
@@ -220,14 +214,24 @@ def _backwards(wanted: int, observed: Observed) -> Finding:
     return _verdict("backwards_per_step", seen == [wanted], f"{words} backward passes before a step; wanted: {wanted}")
 
 
-def measured_numbers(lines: Iterable[str], token: str) -> dict[str, tuple[float, ...]]:
-    """Return the numbers that the course's program reported, by name."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for values in _reported(lines, token):
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                found[name].append(value)
-    return {name: tuple(values) for name, values in found.items()}
+def _measured(name: str, bound: MetricBound, reported: Sequence[Reported]) -> Finding:
+    """Return the finding for a number by the rank whose number is the worst, which is named if others have another one."""
+    if not reported:
+        return _verdict(name, False, f"not measured, as the program did not get so far; it must be {bound.text}")
+    rank, value = max(reported, key=lambda each: bound.badness(each[1]))
+    where = f" on rank {rank}" if len({other for _, other in reported}) > 1 else ""
+    return _verdict(name, bound.holds(value), f"{bound.shown(value)}{where}; it must be {bound.text}")
+
+
+def measured_numbers(logs: Mapping[int, Iterable[str]], token: str) -> dict[str, tuple[Reported, ...]]:
+    """Return the numbers that the course's program reported, by name; of a list, each of its numbers."""
+    found: dict[str, list[Reported]] = defaultdict(list)
+    for rank, lines in sorted(logs.items()):
+        for values in _reported(lines, token):
+            for name, value in values.items():
+                numbers = value if isinstance(value, list) else [value]
+                found[name] += ((rank, each) for each in numbers if isinstance(each, int | float))
+    return {name: tuple(values) for name, values in found.items() if values}
 
 
 def measured_shares(logs: Mapping[int, Iterable[str]], token: str) -> Shares | None:
@@ -275,7 +279,13 @@ def _expectations(lesson: Lesson, report: Report) -> Iterator[Finding]:
             yield Finding(id=wanted.name, status="unjudged", detail="this expectation was not judged")
         else:
             status: Status = "unjudged" if result.status == "inconclusive" else result.status
-            yield Finding(id=wanted.name, status=status, detail=f"{result.detail}; wanted: {result.wanted}")
+            yield Finding(id=wanted.name, status=status, detail=f"{result.detail}{_limit(wanted.name, result.wanted)}")
+
+
+def _limit(name: str, wanted: str) -> str:
+    """Return what an expectation wants as the end of a sentence; nothing if its name says all."""
+    kind = next((word.replace("_", " ") for word in ("at_least", "at_most") if name.endswith(word)), "")
+    return "" if wanted == "true" else f"; it must be {kind} {wanted}" if kind else f"; wanted: {wanted}"
 
 
 def _collectives(rank: RankObserved) -> int:

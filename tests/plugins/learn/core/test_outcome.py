@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.core.report.report import Cause, CheckResult, NodeReport, Place
+from compose_sim.core.report.report import Cause, CheckResult, ExpectationResult, NodeReport, Place
 from compose_sim.node.records.data import TrainingForward
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import DdpForward
@@ -104,7 +104,9 @@ def test_only_what_the_program_of_the_course_reports_counts_and_all_of_it() -> N
     lesson = a_lesson("{metrics: {total: {equals: 6}}}", "total")
 
     def of(*lines: str) -> str:
-        return statuses(lesson, replace(a_run(metrics={"total": 6}), measured=measured_numbers(lines, "abc")))["total"]
+        return statuses(lesson, replace(a_run(metrics={"total": 6}), measured=measured_numbers({0: lines}, "abc")))[
+            "total"
+        ]
 
     assert of('{"total": 6, "token": "abc"}') == "passed"
     assert of('{"total": 6, "token": "abc"}', '{"total": 7, "token": "abc"}') == "failed"
@@ -129,7 +131,56 @@ def test_the_largest_number_of_all_ranks_is_the_score_of_a_run_that_passed(
         update={"score": {"bytes": 24, "never": 1}}
     )
 
-    assert judge_attempt(lesson, replace(a_run(), measured=measured)).score == score
+    by_rank = {name: tuple(enumerate(values)) for name, values in measured.items()}
+
+    assert judge_attempt(lesson, replace(a_run(), measured=by_rank)).score == score
+
+
+@pytest.mark.parametrize(
+    ("bound", "values", "shown"),
+    [
+        ("{at_least: 0.3, at_most: 0.6}", (0.0309, 0.969), "0.969 on rank 1; it must be at least 0.3 and at most 0.6"),
+        ("{at_least: 0.3, at_most: 0.6}", (0.4, 0.5), "0.5 on rank 1; it must be at least 0.3 and at most 0.6"),
+        ("{at_least: 1, at_most: 4}", (4, 3, 2, 1), "4 on rank 0; it must be at least 1 and at most 4"),
+        ("{at_least: 0.5}", (0.9, 0.7), "0.7 on rank 1; it must be at least 0.5"),
+        ("{at_most: 2}", (1, float("nan")), "nan on rank 1; it must be at most 2"),
+        ("{at_least: 96, at_most: 96}", (192, 192), "192; it must be 96"),
+        ("{at_most: 5}", (2.44249e-13,), "0; it must be at most 5"),
+        ("{at_most: 130000}", (671744,), "671,744; it must be at most 130,000"),
+        ("{at_most: 0.000001}", (9.2123e-05,), "0.0000921; it must be at most 0.000001"),
+        ("{at_most: 0.55}", (0.55004,), "0.55004; it must be at most 0.55"),  # no "0.55", which would be within it
+    ],
+)
+def test_the_number_of_the_rank_that_is_worst_is_shown(bound: str, values: tuple[float, ...], shown: str) -> None:
+    lesson = a_lesson(f"{{metrics: {{part: {bound}}}}}", "part")
+
+    found = judge_attempt(lesson, replace(a_run(), measured={"part": tuple(enumerate(values))})).findings[-1]
+
+    assert (found.id, found.detail) == ("part", shown)
+
+
+def test_a_list_of_numbers_is_judged_as_each_of_them() -> None:
+    lesson = a_lesson("{metrics: {collectives: {equals: 1}}}", "collectives")
+    logs = {0: ['{"collectives": [1, 1], "token": "abc"}'], 1: ['{"collectives": [1, 2], "token": "abc"}']}
+
+    found = judge_attempt(lesson, replace(a_run(), measured=measured_numbers(logs, "abc"))).findings[-1]
+
+    assert (found.status, found.detail) == ("failed", "2 on rank 1; it must be 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "value", "shown"),
+    [
+        ("state_continuous", "true", "true", "x"),
+        ("steps_lost_at_most", "5", "5", "x; it must be at most 5"),
+        ("world_sizes", "[2]", "2", "x; wanted: 2"),
+    ],
+)
+def test_what_an_expectation_wants_is_shown_once(name: str, wanted: str, value: str, shown: str) -> None:
+    lesson = a_lesson(f"{{expect: [{name}: {wanted}]}}", name)
+    result = ExpectationResult(id=name, wanted=value, status="passed", detail="x")
+
+    assert judge_attempt(lesson, a_run(expectations=(result,))).findings[-1].detail == shown
 
 
 def test_a_score_is_shown_beside_par_and_the_best() -> None:
