@@ -25,6 +25,8 @@ def print_lesson(workbook: Workbook, lesson: LessonFolder) -> None:
     wanted = lesson.lesson
     echo(click.style(f"{lesson.name}: {wanted.title}", bold=True))
     print_text(f"Goal: {wanted.goal}")
+    if wanted.limits:
+        print_text(f"Limits: {', '.join(wanted.limits)}")
     print_text(f"Predict, before you run it: {wanted.question}")
     if prediction := workbook.progress(lesson).prediction:
         print_text(f"You predicted: {prediction}")

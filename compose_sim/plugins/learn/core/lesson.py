@@ -19,6 +19,7 @@ Picture = Literal["samples", "parameters", "messages", "timeline", "collectives"
 _Model = TypeVar("_Model", bound=BaseModel)
 SCRIPT = "script.py"  # of the student
 _NOTHING = 1e-9  # what rounding leaves of 0
+_TOLERANCE = 0.01
 
 
 class MetricBound(BaseModel):
@@ -43,7 +44,7 @@ class MetricBound(BaseModel):
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
 
     def badness(self, value: float) -> tuple[float, float]:
-        """Return what orders values from the best to the worst: how far one is out of bounds, then how near to the upper or only bound."""
+        """Return what orders values from the best to the worst: how far out of bounds, then how near to the upper bound, if any."""
         if self.holds(value):
             return 0.0, -value if self.at_most is None and self.equals is None else value
         limits = [limit for limit in (self.equals, self.at_least, self.at_most) if limit is not None]
@@ -59,7 +60,7 @@ class MetricBound(BaseModel):
     @property
     def text(self) -> str:
         """The bounds in words."""
-        if self.at_least == self.at_most is not None:
+        if self.at_least is not None and self.at_least == self.at_most:
             return number_text(self.at_least)
         words = {"": self.equals, "at least ": self.at_least, "at most ": self.at_most}
         return " and ".join(f"{word}{number_text(value)}" for word, value in words.items() if value is not None)
@@ -147,6 +148,14 @@ class Lesson(BaseModel):
         if self.number is None or not numbers:
             return None
         return any(isclose(each, self.number, rel_tol=1e-6) for each in numbers)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the run may use at most, in words: a student cannot guess it. Tolerances of differences are left out."""
+        bounds = self.required.metrics.items()
+        return tuple(
+            f"{name} {each.text}" for name, each in bounds if each.at_most is not None and each.at_most > _TOLERANCE
+        )
 
     @property
     def requirements(self) -> tuple[str, ...]:

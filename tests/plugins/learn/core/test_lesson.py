@@ -29,6 +29,12 @@ def test_requirements_are_in_the_order_of_judgment() -> None:
     assert parse_lesson(LESSON, "lesson.yaml").requirements == ("run", "steps", "set-epoch", "total")
 
 
+def test_budgets_are_limits_and_tolerances_are_not() -> None:
+    metrics = "{at_most: 130000}\n    end_differs: {at_most: 0.0005}\n    steps: {at_least: 2}"
+
+    assert parse_lesson(LESSON.replace("{equals: 3}", metrics), "lesson.yaml").limits == ("total at most 130,000",)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
