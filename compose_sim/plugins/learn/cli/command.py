@@ -95,10 +95,15 @@ def run(name: str | None) -> None:
 
 @command.command("predict")
 @_lesson_argument
-@click.option("--answer", required=True, metavar="TEXT", help="Your answer to the question of the lesson.")
-def predict(name: str | None, answer: str) -> None:
+@click.option("--answer", metavar="TEXT", help="Your answer. Without it, the question is printed.")
+def predict(name: str | None, answer: str | None) -> None:
     """Keep your answer to the question of a lesson before its first run; `run` asks for it in a terminal."""
     workbook, lesson = _chosen(name)
+    if answer is None:
+        print_text(lesson.lesson.question)
+        return
+    if not answer.strip():
+        raise SpecError("the answer is empty", hint=f"composesim learn predict {lesson.name}")
     if workbook.progress(lesson).attempts:
         raise SpecError(f"lesson {lesson.name} was run already", hint=f"composesim learn run {lesson.name}")
     workbook.predict(lesson, answer)

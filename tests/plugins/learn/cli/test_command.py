@@ -39,6 +39,19 @@ def test_a_student_begins_asks_and_resets(project: Project) -> None:
     assert listed.split()[-2:] == ["1", "1"]
 
 
+def test_a_question_is_printed_and_an_empty_answer_is_refused(project: Project) -> None:
+    assert project.run("learn", "init", "lessons").returncode == 0
+    here = Project(project.folder / "lessons")
+
+    asked = here.run("learn", "predict", "3")
+    empty = here.run("learn", "predict", "3", "--answer", " ")
+    kept = here.run("learn", "predict", "3", "--answer", "3")
+
+    assert " ".join(asked.stdout.split()).endswith("?")
+    assert (asked.returncode, empty.returncode, kept.returncode) == (0, 2, 0)
+    assert "Try: composesim learn predict 03-epochs" in empty.stderr
+
+
 def test_a_class_is_written_in_four_formats(project: Project) -> None:
     for student in ("ada", "bob"):
         (project.folder / student).mkdir()
