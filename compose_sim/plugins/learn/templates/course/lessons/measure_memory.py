@@ -63,7 +63,7 @@ class Storages(TorchDispatchMode):
         self.at_least = at_least  # elements of a tensor that counts
         self.most = self.largest = 0  # elements, of all of them at once and of one
         self._given = {each.untyped_storage()._cdata for each in given}
-        self._found: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._found: dict[int, tuple[StorageWeakRef, int]] = {}  # with the bytes of an element
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -71,16 +71,30 @@ class Storages(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if is_of_parts(types):
+            return NotImplemented
         result = function(*args, **(kwargs or {}))
         for each in _tensors((args, result)):
             storage = each.untyped_storage()
             elements = storage.nbytes() // each.element_size()
-            if elements >= self.at_least and storage._cdata not in self._given and storage._cdata not in self._found:
-                self._found[storage._cdata] = StorageWeakRef(storage), elements
+            is_counted = elements >= self.at_least and storage.device.type != "meta"  # which has sizes, and no memory
+            if is_counted and storage._cdata not in self._given and storage._cdata not in self._found:
+                self._found[storage._cdata] = StorageWeakRef(storage), each.element_size()
                 self.largest = max(self.largest, elements)
         self._found = {place: each for place, each in self._found.items() if not each[0].expired()}
-        self.most = max(self.most, sum(elements for _, elements in self._found.values()))
+        self.most = max(self.most, sum(_bytes(kept) // size for kept, size in self._found.values()))
         return result
+
+
+def is_of_parts(types: tuple[type, ...]) -> bool:
+    """Return whether an operation has DTensors, which call again with the part of this rank, or what a collective returns for them."""
+    return any(hasattr(each, "to_local") or hasattr(each, "trigger_wait") for each in types)
+
+
+def _bytes(kept: StorageWeakRef) -> int:
+    """Return the bytes that a storage has now: fully_shard frees them, and keeps the storage."""
+    storage = torch.UntypedStorage._new_with_weak_ptr(kept.cdata)
+    return storage.nbytes() if storage is not None else 0
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

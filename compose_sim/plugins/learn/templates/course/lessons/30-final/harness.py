@@ -5,13 +5,25 @@ import copy
 import torch
 import torch.distributed as dist
 from measure import Traffic, difference, report
-from measure_memory import Storages
+from measure_memory import Storages, is_of_parts
 from script import MLP
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import gelu
 
 SAMPLES, WIDTH, HIDDEN, BLOCKS, STEPS = 8, 32, 128, 8, 3
 RATE = 0.5
+
+
+class AllTraffic(Traffic):
+    """Traffic that includes what DTensors send: they call again with the parts that this rank has."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return NotImplemented if is_of_parts(types) else super().__torch_dispatch__(function, types, args, kwargs)
+
+
+def of_this_rank(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if type(tensor.data) is DTensor else tensor
 
 
 def chained(blocks, inputs: Tensor) -> Tensor:
@@ -40,8 +52,9 @@ def main() -> None:
     own = [*blocks.parameters()]
     for each in (*own, *theirs):
         each.grad = torch.zeros_like(each)
-    differs, traffic = 0.0, Traffic()
-    storages = Storages([*own, *(each.grad for each in own)], at_least=WIDTH * HIDDEN // 4)
+    differs, traffic = 0.0, AllTraffic()
+    parts = [of_this_rank(each) for each in own]
+    storages = Storages([*parts, *(of_this_rank(each.grad) for each in own)], at_least=WIDTH * HIDDEN // 4)
     for inputs, targets in data:
         some, wanted = (each.chunk(2)[rank // 2].clone() for each in (inputs, targets))
         outputs = chained([lambda some, up=up, down=down: down(gelu(up(some))) for up, down in whole], inputs)
@@ -57,7 +70,7 @@ def main() -> None:
         del mine
     report(
         outputs_differ=differs,
-        parameters_of_a_rank=sum(each.numel() for each in own),
+        parameters_of_a_rank=sum(each.numel() for each in parts),
         whole_elements=storages.most,
         elements_per_step=traffic.elements() / STEPS,
     )
