@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -104,10 +104,10 @@ def _wrong_pars(lesson: LessonFolder, solution: Outcome) -> Iterator[str]:
 
 def _attempts(lesson: LessonFolder, scripts: Mapping[str, str], engine: LessonEngine) -> Iterator[tuple[str, Attempt]]:
     """Yield the attempt with each script. They are all the author's, so they may share a Python that has imported torch."""
-    with shared(make_engine(engine)) as kept:
+    with ExitStack() as stages, shared(make_engine(engine)) as kept:
         for name, text in scripts.items():
-            with staged(lesson, text) as project:
-                yield name, attempt(lesson, project, engine=engine, kept=kept)
+            project = stages.enter_context(staged(lesson, text))  # that Python imports from the folder of its first run
+            yield name, attempt(lesson, project, engine=engine, kept=kept)
 
 
 def begin_course(folder: Path) -> list[Path]:
