@@ -138,11 +138,14 @@ def _forward(context: RankContext, call: points.TorchCall) -> points.Steps:
         _after_forward(context, *begun)
 
 
-def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[str, Any], _State, int] | None:
+def _before_forward(
+    context: RankContext, model: Any, given: Any
+) -> tuple[dict[str, Any], list[Any], list[_State], int] | None:
     """
-    Return the first fields of a TrainingForward, the state of torch's generator, and how many numbers its layers draw at least.
+    Return the first fields of a TrainingForward, and how many numbers the model's layers draw at least.
 
-    None if this call is not recorded.
+    Between them are the generators that modules keep, and the states of torch's own generator and of those. None if this call is not
+    recorded.
     """
     torch = sys.modules["torch"]
     if not torch.is_grad_enabled() or not model.training:
@@ -166,13 +169,21 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> tuple[dict[
         fields.update(at=place())
     else:
         fields.update(loader=active.loader.number, epoch=active.epoch)
-    return fields, state, _dropouts_of(model) * (len(rows) if rows else _SAMPLES)
+    kept = _generators_of(model)
+    return fields, kept, [state, *map(torch_state, kept)], _dropouts_of(model) * (len(rows) if rows else _SAMPLES)
 
 
 def _dropouts_of(model: Any) -> int:
     """Return how many layers of a model drop units. Each draws a number for a sample or more."""
     dropout = sys.modules["torch.nn.modules.dropout"]._DropoutNd
     return sum(isinstance(each, dropout) and each.training and each.p > 0 for each in model.modules())
+
+
+def _generators_of(model: Any) -> list[Any]:
+    """Return the generators that modules of a model keep, such as those of a dropout that is written by hand."""
+    generator = sys.modules["torch"].Generator
+    kept = (each for module in model.modules() for each in vars(module).values() if isinstance(each, generator))
+    return [each for each in kept if each.device.type == "cpu"]
 
 
 def _count_forward(
@@ -197,12 +208,20 @@ def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
     return number, groups[number]
 
 
-def _after_forward(context: RankContext, fields: dict[str, Any], before: _State, least: int) -> None:
+def _after_forward(
+    context: RankContext, fields: dict[str, Any], kept: list[Any], before: list[_State], least: int
+) -> None:
     after = context.memory[_LAST_STATE] = _device_state()
-    drew = draws(before, after)
-    if drew and before[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
+    drew = draws(before[0], after)
+    if drew and before[0][1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
         drew = max(drew, least)
-    context.note(TrainingForward(**fields, state=before[0], drew=drew))
+    states = [before[0][0]]
+    if not drew:  # ranks share numbers only if they share those that they use
+        own = [(state, draws(state, torch_state(generator))) for state, generator in zip(before[1:], kept)]
+        drew = sum(count for _, count in own)
+        states += [state[0] for state, count in own if count]
+    whole = zlib.crc32(repr(states[1:]).encode()) if states[1:] else states[0]
+    context.note(TrainingForward(**fields, state=whole, drew=drew))
 
 
 def _keep_state(context: RankContext) -> None:
