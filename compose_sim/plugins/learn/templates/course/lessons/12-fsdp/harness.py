@@ -1,5 +1,8 @@
 """Train with script.py, and measure how many parameters a rank holds as a whole while layers compute."""
 
+import zlib
+
+import torch
 import torch.distributed as dist
 from measure import report
 from script import train
@@ -20,12 +23,21 @@ def look(layer: nn.Module, *_) -> None:
         most = max(most, sum(each.numel() for each in whole))
 
 
+def differ() -> bool:
+    """Return whether parameters that are not sharded have become different on the ranks."""
+    kept = (each for layer in layers for each in layer.parameters(recurse=False) if not isinstance(each, DTensor))
+    own = torch.tensor(zlib.crc32(b"".join(each.detach().numpy().tobytes() for each in kept)))
+    of_all = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_all, own)
+    return len({int(each) for each in of_all}) > 1
+
+
 def main() -> None:
     register_module_forward_pre_hook(look)
     register_module_forward_hook(look)
     train()
     parameters = sum(each.numel() for layer in layers for each in layer.parameters(recurse=False))
-    report(parameters_of_the_model=parameters, whole_parameters=most)
+    report(parameters_of_the_model=parameters, whole_parameters=most, ranks_differ=differ())
 
 
 if __name__ == "__main__":
