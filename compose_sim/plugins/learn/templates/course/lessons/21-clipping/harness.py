@@ -1,5 +1,7 @@
 """Call the clip of script.py with shards of different sizes, and compare with the whole gradient clipped on one rank."""
 
+import math
+
 import torch
 import torch.distributed as dist
 from measure import Traffic, difference, report
@@ -12,6 +14,8 @@ CASES = (
     ((0, 1, 1, 0, -1), (1.0, 1.0, 3.0, 2.0, 1.0), 1.0),
     ((0, 0, -1, 0, 0), (1.0, 5.0, 2.0, 0.1, 1.0), 2.5),  # rank 1 has no shard
     ((1, 0, 1, -1, -1), (0.01, 0.01, 0.01, 0.01, 0.01), 1.0),  # small enough
+    ((0, 1, 1, 0, -1), (1.0, 1.0, math.inf, 1.0, 1.0), 1.0),  # a shard overflows
+    ((0, 1, 0, 1, -1), (1.0, 1.0, 1.0, 1.0, math.nan), 1.0),  # a replica is no number
 )
 
 
@@ -20,7 +24,7 @@ def part(gradients: list[Tensor], owners: tuple[int, ...], owner: int) -> list[T
 
 
 def main() -> None:
-    rank, pairs = dist.get_rank(), []
+    rank, norms, pairs, hidden = dist.get_rank(), [], [], 0
     generator = torch.Generator()
     collectives, elements = [], []
     for number, (owners, scales, max_norm) in enumerate(CASES):
@@ -30,17 +34,21 @@ def main() -> None:
         wanted = [each * min(1.0, max_norm / norm.item()) for each in whole]
         sharded, replicated = ([each.clone() for each in part(whole, owners, owner)] for owner in (rank, -1))
         with Traffic() as traffic:
-            found = clip(sharded, replicated, max_norm)
-        for mine, owner in ((sharded, rank), (replicated, -1)):
-            pairs += zip(mine, part(wanted, owners, owner), strict=True)
-        pairs.append((torch.as_tensor(found).reshape(()), norm))
+            found = torch.as_tensor(clip(sharded, replicated, max_norm)).reshape(())
         collectives.append(len(traffic.collectives))
         elements.append(sum(elements for _, elements, _ in traffic.collectives))
+        if not norm.isfinite():
+            hidden += bool(found.isfinite())
+            continue
+        norms.append((found, norm))
+        for mine, owner in ((sharded, rank), (replicated, -1)):
+            pairs += zip(mine, part(wanted, owners, owner), strict=True)
     report(
-        gradients_or_norm_differ=difference(pairs),
-        least_collectives=min(collectives),
-        most_collectives=max(collectives),
-        most_elements=max(elements),
+        norm_differs=difference(norms),
+        gradients_differ=difference(pairs),
+        norms_that_hide_infinity=hidden,
+        collectives_per_call=collectives,
+        elements_per_call=elements,
     )
 
 
