@@ -7,11 +7,12 @@ import torch.distributed as dist
 from measure import difference, report
 from script import train
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-WIDTH = 8
+WIDTH, HIDDEN = 8, 16
 # For each rank the samples in each of its batches; twice.
 CASES = (((4, 4, 4, 4, 3), (4, 1, 4)), ((), (2, 5)))
-computed = 0  # samples
+computed = 0  # samples, in the model that was given
 
 
 def count(_: nn.Module, inputs: tuple[Tensor, ...], __: object) -> None:
@@ -19,9 +20,24 @@ def count(_: nn.Module, inputs: tuple[Tensor, ...], __: object) -> None:
     computed += len(inputs[0])
 
 
+class Computed(TorchDispatchMode):
+    """Count the samples whose tanh is computed, in whatever model."""
+
+    samples = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.name().partition(".")[0] in ("aten::tanh", "aten::tanh_"):
+            self.samples += args[0].numel() // HIDDEN
+        return function(*args, **(kwargs or {}))
+
+
 def main() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 1))
+    model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
     theirs = copy.deepcopy(model)
     model[0].register_forward_hook(count)
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, theirs)]
@@ -33,9 +49,11 @@ def main() -> None:
         for case in CASES
     ]
     own = sum(sum(case[dist.get_rank()]) for case in CASES)
-    differs = 0.0
+    differs, everywhere = 0.0, Computed()
     for batches in cases:
-        train(model, optimizers[0], [(inputs.clone(), targets.clone()) for inputs, targets in batches[dist.get_rank()]])
+        mine = [(inputs.clone(), targets.clone()) for inputs, targets in batches[dist.get_rank()]]
+        with everywhere:
+            train(model, optimizers[0], mine)
         for step in range(max(map(len, batches))):
             found = [of_rank[step] for of_rank in batches if step < len(of_rank)]
             inputs, targets = (torch.cat(each) for each in zip(*found, strict=True))
@@ -43,7 +61,11 @@ def main() -> None:
             nn.functional.mse_loss(theirs(inputs), targets).backward()
             optimizers[1].step()
         differs = max(differs, difference(zip(model.parameters(), theirs.parameters(), strict=True)))
-    report(end_differs=differs, samples_besides_own=computed - own)
+    report(
+        end_differs=differs,
+        own_samples_left_out=max(0, own - computed),
+        samples_besides_own=max(0, computed - own, everywhere.samples - own),
+    )
 
 
 if __name__ == "__main__":
