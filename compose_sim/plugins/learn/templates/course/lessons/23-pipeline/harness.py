@@ -1,5 +1,7 @@
 """Run a pipeline in the order of script.py, measure its time in units of work, what it keeps, and the gradients."""
 
+from types import SimpleNamespace
+
 import torch
 import torch.distributed as dist
 from measure import difference, report
@@ -18,6 +20,12 @@ class Stage:
         self.now = self.most = 0
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
         self.sending: list[tuple[dist.Work, Tensor]] = []
+
+    def operations(self) -> SimpleNamespace:
+        """Return what a script may use: the clock and what is kept are not in it."""
+        return SimpleNamespace(
+            forward=lambda number: self.forward(number), backward=lambda number: self.backward(number)
+        )
 
     def forward(self, number: int) -> None:
         inputs = self.inputs[number] if self.rank == 0 else self._receive(self.rank - 1, number)
@@ -69,7 +77,7 @@ def one_step(microbatches: int) -> tuple[int, int, float]:
     wanted = [each.grad.clone() for each in own]
     layers.zero_grad()
     stage = Stage(layers[dist.get_rank()], inputs, targets)
-    train_step(stage, microbatches)
+    train_step(stage.operations(), microbatches)
     found = [torch.zeros_like(each) if each.grad is None else each.grad for each in own]
     return stage.finish(), stage.most, difference(zip(found, wanted, strict=True))
 
