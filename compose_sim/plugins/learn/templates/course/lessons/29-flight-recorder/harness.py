@@ -151,7 +151,7 @@ def main() -> None:
         wrong["collectives"] += found[1:3] != job.wanted[1:3]
         wrong["lines"] += found[3:] != job.wanted[3:]
         if found != job.wanted:
-            print(f"found {found}, wanted {job.wanted}", flush=True)
+            print(f"{kind}, {'NCCL' if is_nccl else 'gloo'}: found {found}, wanted {job.wanted}", flush=True)
     report(wrong_ranks=wrong["ranks"], wrong_collectives=wrong["collectives"], wrong_lines=wrong["lines"])
 
 
