@@ -22,6 +22,9 @@ _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _GROUPS = "randomness.forwards", "randomness.last_state", "randomness.groups"
 _SAMPLES = 4  # at least, in a batch that may not be read
+_OF_A_SAMPLE = (
+    8  # numbers of a generator of its own: with fewer, ranks may have to decide alike, such as which layers they skip
+)
 _WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
 _State = tuple[int, int, int]  # a hash of it, how many more numbers it returns, a hash of what those are made from
 _States = dict[str, Any]  # generator -> _State
@@ -218,6 +221,8 @@ def _after_forward(
     states = [before[0][0]]
     if not drew:  # ranks share numbers only if they share those that they use
         own = [(state, draws(state, torch_state(generator))) for state, generator in zip(before[1:], kept)]
+        if sum(count for _, count in own) < _OF_A_SAMPLE * len(fields["rows"] or ()):
+            own = []
         drew = sum(count for _, count in own)
         states += [state[0] for state, count in own if count]
     whole = zlib.crc32(repr(states[1:]).encode()) if states[1:] else states[0]

@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...records.models import RepeatedPass
@@ -88,7 +89,8 @@ class _Kept:
             (each, {key: value for key, value in vars(each).items() if type(value) in _PLAIN})
             for each in module.modules()
         ]
-        self._generators = _generators()
+        held = [value for each in module.modules() for value in vars(each).values()]
+        self._generators = [*_generators(), *_generators_among(held)]
 
     def restore(self) -> None:
         """Set everything to what it was."""
@@ -111,6 +113,17 @@ def _generators() -> list[tuple[Any, Any]]:
     if numpy is not None and hasattr(numpy, "random"):
         found.append((numpy.random.set_state, numpy.random.get_state()))
     return found
+
+
+def _generators_among(values: list[Any]) -> Iterator[tuple[Any, Any]]:
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    for each in values:
+        if isinstance(each, torch.Generator):
+            yield each.set_state, each.get_state()
+        elif isinstance(each, random.Random):
+            yield each.setstate, each.getstate()
+        elif numpy is not None and hasattr(numpy, "random") and isinstance(each, numpy.random.Generator):
+            yield partial(setattr, each.bit_generator, "state"), each.bit_generator.state
 
 
 def _repeat(
