@@ -181,10 +181,11 @@ def _reductions(most: float, observed: Observed) -> Finding:
     reductions = sum(1 for rank in observed for _ in rank.of(DdpForward))
     if not steps:
         return _verdict("reductions_per_step", False, "no optimizer stepped")
+    if not reductions:
+        return _verdict("reductions_per_step", False, "DistributedDataParallel has reduced no gradients")
     seen = reductions / steps
-    return _verdict(
-        "reductions_per_step", 0 < seen <= most, f"{seen:.3g} gradient reductions per optimizer step; at most {most:g}"
-    )
+    detail = f"gradients were reduced {seen:.3g} times per optimizer step; at most {most:g}"
+    return _verdict("reductions_per_step", seen <= most, detail)
 
 
 def _samples(size: int, orders: int | None, observed: Observed) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Fit a line to noisy points on all ranks."""
+"""Fit a line to points on all ranks."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Fit a line to noisy points on all ranks, for three epochs."""
+"""Fit a line to points on all ranks, for three epochs."""
 
 import torch
 import torch.distributed as dist
