@@ -70,7 +70,7 @@ def test_a_save_runs_the_lesson_and_keys_are_obeyed(tmp_path: Path) -> None:
         terminal.press("r")
         terminal.wait_for("Your prediction")
         terminal.press("seven\n")
-        assert "size is 1" in terminal.wait_for("01-size not yet")
+        assert "✘ size  1;" in terminal.wait_for("01-size not yet")
         workbook.script(lesson).write_text(lesson.read("solution.py"))
         shown = terminal.wait_for("01-size passed")
         assert "You predicted: seven" in shown
