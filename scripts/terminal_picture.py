@@ -58,6 +58,7 @@ def record(command: str, folder: Path, answer: str = "") -> Iterator[tuple[float
     environment = {
         **os.environ,
         "TERM": "xterm-256color",
+        "COLUMNS": f"{COLUMNS}",  # another one may be in the environment, as under pytest-xdist
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     environment.pop("CI", None)

@@ -245,5 +245,6 @@ def _without_figures(text: str) -> list[str]:
     """Return the lines with figures and alignment replaced, so that two runs compare equal."""
     plain = re.sub(r"\([0-9a-f]{12}\)|fault-[0-9a-f]{6}", "#", re.sub(r"\+(cpu|cu\d+)\b", "", text))
     plain = re.sub(r"\d[\d.]*( [KMG]iB| B)?", "#", plain).replace("# min # s", "# s")
+    plain = plain.replace(" (#:#:#)", "")  # of pytest, after more than a minute
     lines = [" ".join(line.split()) for line in plain.splitlines()]
     return [line for line in lines if not line.startswith("after # s, waiting for")]  # on a busy machine

@@ -79,7 +79,7 @@ def _cells_of(texts: LessonTexts) -> list[dict[str, Any]]:
 def _page(texts: LessonTexts) -> str:
     """Return the page of a lesson with its goal, its question and the hints, which are folded."""
     lesson, name = texts.lesson, texts.name
-    hints = (
+    folded = (
         f"<details><summary>Hint {number} of {len(lesson.hints)}</summary>\n\n{hint}\n\n</details>"
         for number, hint in enumerate(lesson.hints, 1)
     )
@@ -91,7 +91,7 @@ def _page(texts: LessonTexts) -> str:
         f"**Goal:** {lesson.goal}",
         f"**Predict, before you run it:** {lesson.question} {predict}",
         *([terms] if lesson.concepts else []),
-        *hints,
+        *folded,
     )
     return "\n\n".join(paragraphs)
 
