@@ -70,7 +70,7 @@ def shard_among_all_ranks(fully_sharded: Sequence[Any]) -> bool:
     """Return whether there are FSDP models, and each smaller group of the script is one of the mesh over which they are sharded."""
     from torch.distributed import distributed_c10d, get_rank, get_world_size
 
-    copies, parts = (_mesh_group(fully_sharded, f"{name}_process_group") for name in ("replicate", "shard"))
+    copies, parts = replicas_of(fully_sharded), _mesh_group(fully_sharded, "shard_process_group")
     of_mesh = {copies, parts} if len(copies) * len(parts) == get_world_size() else set()
     groups = [tuple(ranks) for ranks in distributed_c10d._world.pg_group_ranks.values() if get_rank() in ranks]
     return bool(fully_sharded) and all(len(each) == get_world_size() or each in of_mesh for each in groups)
