@@ -42,9 +42,7 @@ class NodeNetwork:
     shapes: tuple[tuple[Shape, tuple[str, ...]], ...] = field(default=())
     deaf_to: tuple[str, ...] = ()  # whose packets are dropped on arrival
     mute_to: tuple[str, ...] = ()  # to which no packet is sent
-    subnet: str = (
-        ""  # whose addresses are reached through its gateway, so that the gateway is the only neighbor; "" if directly
-    )
+    subnet: str = ""  # whose addresses are reached through its gateway, the only neighbor; "" if directly
 
     @property
     def is_plain(self) -> bool:

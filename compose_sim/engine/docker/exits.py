@@ -30,9 +30,7 @@ class Exits:
         self._plan, self._statuses = plan, statuses
         self._running = {"master", *(node.name for node in plan.initial_nodes)}
         self._out_of_memory: set[str] = set()
-        self._listed_at: dict[
-            str, float
-        ] = {}  # when the last exit was found by inspection; an event tells of it too, perhaps later
+        self._listed_at: dict[str, float] = {}  # exits found by inspection; an event tells of each too, perhaps later
         self._since_ns = int(since * 1e9)
         self._daemon = _process_of_daemon()
 

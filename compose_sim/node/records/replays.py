@@ -95,9 +95,7 @@ class ReplayedUpdate(Record):
     cosine: float
     ratio: float  # of the norms, replayed / recorded
     settings_are_equal: bool  # of the optimizer: learning rate, …
-    left: tuple[
-        tuple[str, int], ...
-    ] = ()  # tensors, and how many numbers at the end of each changed in the replay only
+    left: tuple[tuple[str, int], ...] = ()  # tensors, and how many of their last numbers changed in the replay only
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,8 @@ _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 
 
 _MIN_EVALUATIONS = 2
-_OTHER_MEAN, _OTHER_SHARE = (
-    0.02,
-    0.002,
-)  # relative: more than a few padded samples, or samples judged otherwise, make of a metric
+# Relative differences: more than a few padded samples, or samples that are judged otherwise, make of a metric.
+_OTHER_MEAN, _OTHER_SHARE = 0.02, 0.002
 _MIN_DIGITS, _MIN_DIGITS_OF_ONE = 3, 4  # of printed numbers, and of a single one: fewer may be alike by chance
 _PRINTED_AS: tuple[Callable[[float], float], ...] = (
     lambda mean: mean,
@@ -410,10 +408,11 @@ def _unlike_one_rank(case: Case) -> Result | None:
     of_line: dict[tuple[Place | None, int], list[tuple[float, float, float]]] = {}
     for moment, one in alone.items():
         numbers = [rank[moment] for rank in ranks if moment in rank]
-        if len(numbers) < len(ranks) or any(id(each) not in evaluated for each in numbers):
+        is_whole = len(numbers) == len(ranks) and {len(each.values) for each in numbers} == {len(one.values)}
+        if not is_whole or any(id(each) not in evaluated for each in numbers):
             continue
         for place, right in enumerate(one.values):
-            total = sum(each.values[place] for each in numbers if len(each.values) == len(one.values))
+            total = sum(each.values[place] for each in numbers)
             apart = min(abs(each - right) / max(abs(each), abs(right), 1e-12) for each in (total, total / len(ranks)))
             of_line.setdefault((numbers[0].at, place), []).append((total / len(ranks), right, apart))
     kinds = [(_NO_MEAN, _OTHER_SHARE), *([] if _has_short_batches(case.observed) else [(_EVALUATION, _OTHER_MEAN)])]
@@ -427,9 +426,9 @@ def _unlike_one_rank(case: Case) -> Result | None:
             ]
             if len(unlike) >= max(_MIN_EVALUATIONS, len(found) // 2 + 1):
                 return warned(
-                    f"the mean of the ranks' own numbers ({unlike[0][0]:.4g}) is reported for {len(found)} evaluations, but one rank "
-                    f"with the same weights and all samples gets {unlike[0][1]:.4g}: it is no mean over samples, as F1, AUC or a mean "
-                    "per word",
+                    f"the mean of the ranks' own numbers ({unlike[0][0]:.4g}) is reported for {len(unlike)} of {len(found)} "
+                    f"evaluations, but one rank with the same weights and all samples gets {unlike[0][1]:.4g}. F1, AUC "
+                    "and a mean per word, for example, are not means over samples",
                     fix="Add up over the ranks what the number is made of, such as hits and counts, and compute it from the sums.",
                     at=at,
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...records.data import LoaderRanks, RandomDraws, TrainingForward
 from .. import tracked
@@ -23,7 +23,7 @@ _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _GROUPS = "randomness.forwards", "randomness.last_state", "randomness.groups"
 _SAMPLES = 4  # at least, in a batch that may not be read
 _OF_A_SAMPLE = (
-    8  # numbers of a generator of its own: with fewer, ranks may have to decide alike, such as which layers they skip
+    8  # numbers from generators of modules: fewer may be decisions that ranks make alike, such as which layers to skip
 )
 _WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
 _State = tuple[int, int, int]  # a hash of it, how many more numbers it returns, a hash of what those are made from
@@ -138,18 +138,20 @@ def _forward(context: RankContext, call: points.TorchCall) -> points.Steps:
     begun = _before_forward(context, call.owner, (call.arguments[1:], call.options))
     yield
     if begun is not None:
-        _after_forward(context, *begun)
+        _after_forward(context, begun)
 
 
-def _before_forward(
-    context: RankContext, model: Any, given: Any
-) -> tuple[dict[str, Any], list[Any], list[_State], int] | None:
-    """
-    Return the first fields of a TrainingForward, and how many numbers the model's layers draw at least.
+class _Begun(NamedTuple):
+    """What was seen before a forward pass of a model."""
 
-    Between them are the generators that modules keep, and the states of torch's own generator and of those. None if this call is not
-    recorded.
-    """
+    fields: dict[str, Any]  # the first ones of a TrainingForward
+    state: _State  # of torch's own generator
+    least: int  # how many numbers the model's layers draw at least
+    kept: list[tuple[Any, _State]]  # the generators that modules keep, each with its state
+
+
+def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | None:
+    """Return what is seen before a forward pass; None if it is not recorded."""
     torch = sys.modules["torch"]
     if not torch.is_grad_enabled() or not model.training:
         return None
@@ -172,8 +174,8 @@ def _before_forward(
         fields.update(at=place())
     else:
         fields.update(loader=active.loader.number, epoch=active.epoch)
-    kept = _generators_of(model)
-    return fields, kept, [state, *map(torch_state, kept)], _dropouts_of(model) * (len(rows) if rows else _SAMPLES)
+    kept = [(each, torch_state(each)) for each in _generators_of(model)]
+    return _Begun(fields, state, _dropouts_of(model) * (len(rows) if rows else _SAMPLES), kept)
 
 
 def _dropouts_of(model: Any) -> int:
@@ -211,22 +213,17 @@ def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
     return number, groups[number]
 
 
-def _after_forward(
-    context: RankContext, fields: dict[str, Any], kept: list[Any], before: list[_State], least: int
-) -> None:
+def _after_forward(context: RankContext, begun: _Begun) -> None:
     after = context.memory[_LAST_STATE] = _device_state()
-    drew = draws(before[0], after)
-    if drew and before[0][1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
-        drew = max(drew, least)
-    states = [before[0][0]]
+    state, drew = begun.state[0], draws(begun.state, after)
+    if drew and begun.state[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
+        drew = max(drew, begun.least)
     if not drew:  # ranks share numbers only if they share those that they use
-        own = [(state, draws(state, torch_state(generator))) for state, generator in zip(before[1:], kept)]
-        if sum(count for _, count in own) < _OF_A_SAMPLE * len(fields["rows"] or ()):
-            own = []
-        drew = sum(count for _, count in own)
-        states += [state[0] for state, count in own if count]
-    whole = zlib.crc32(repr(states[1:]).encode()) if states[1:] else states[0]
-    context.note(TrainingForward(**fields, state=whole, drew=drew))
+        counts = [(before[0], draws(before, torch_state(generator))) for generator, before in begun.kept]
+        many = sum(count for _, count in counts)
+        if many and many >= _OF_A_SAMPLE * len(begun.fields["rows"] or ()):
+            state, drew = zlib.crc32(repr([each for each, count in counts if count]).encode()), many
+    context.note(TrainingForward(**begun.fields, state=state, drew=drew))
 
 
 def _keep_state(context: RankContext) -> None:

@@ -13,8 +13,6 @@ from compose_sim.app.listener import Listener, QuietListener
 from compose_sim.app.play import play
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
-from compose_sim.core.events.observations import Observed
-from compose_sim.core.report.report import Report
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.scenarios.scenario import Scenario
 from compose_sim.engine.project_files import read_project_file
@@ -84,9 +82,11 @@ def attempt(
         folder=str(project),
         measured=measured_numbers(case.logs, token),
         shares=measured_shares(case.logs, token),
-        rounds=_rounds(session.folder.path, report) if lesson.lesson.picture == "rounds" else {},
-        endings=endings_of(read_events(session.folder.path)),
     )
+    if lesson.lesson.picture == "rounds":
+        left = session.folder.path
+        rounds = {each.generation: read_observed(left, generation=each.generation) for each in report.rounds}
+        evidence = replace(evidence, rounds=rounds, endings=endings_of(read_events(left)))
     return Attempt(
         outcome=judge_attempt(lesson.lesson, evidence),
         picture=draw(lesson.lesson, case, evidence),
@@ -103,10 +103,6 @@ def _run(lesson: Lesson, session: Session, listener: Listener) -> Any:
         # Faster, and nothing is recorded that a program would measure as the student's memory.
         return session.run(listener)
     return check(session, listener)
-
-
-def _rounds(folder: Path, report: Report) -> dict[int, Observed]:
-    return {each.generation: read_observed(folder, generation=each.generation) for each in report.rounds}
 
 
 def _request(lesson: LessonFolder, project: Path, engine: LessonEngine) -> Request:

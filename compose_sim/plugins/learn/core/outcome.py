@@ -17,7 +17,7 @@ from compose_sim.core.text import format_count
 from compose_sim.node.records.models import LossValue, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives
 from compose_sim.plugins.learn.core import samples
-from compose_sim.plugins.learn.core.lesson import SCRIPT, Lesson, MetricBound
+from compose_sim.plugins.learn.core.lesson import SCRIPT, Lesson, MetricBound, number_text
 
 Status = Literal["passed", "failed", "unjudged"]
 Reported = tuple[int, float]  # a rank, and a number of it
@@ -67,9 +67,7 @@ class Outcome:
     status: Status
     findings: tuple[Finding, ...]
     seconds: float = 0.0
-    score: Mapping[str, float] = field(
-        default_factory=dict
-    )  # numbers of which less is better; none unless it is passed
+    score: Mapping[str, float] = field(default_factory=dict)  # less is better; none unless it is passed
 
     @property
     def reason(self) -> Finding | None:
@@ -101,8 +99,8 @@ def conclude(findings: tuple[Finding, ...], *, seconds: float, score: Mapping[st
 
 def score_text(name: str, value: float | None, *, par: float, best: float | None = None) -> str:
     """Return `bytes sent 24,576 (par 24,576, your best 24,576)`, without what is None."""
-    words = [f"par {par:,.10g}", *([] if best is None else [f"your best {best:,.10g}"])]
-    return f"{name.replace('_', ' ')}{'' if value is None else f' {value:,.10g}'} ({', '.join(words)})"
+    words = [f"par {number_text(par, 10)}", *([] if best is None else [f"your best {number_text(best, 10)}"])]
+    return f"{name.replace('_', ' ')}{'' if value is None else f' {number_text(value, 10)}'} ({', '.join(words)})"
 
 
 def _findings(lesson: Lesson, evidence: Evidence) -> Iterator[Finding]:
