@@ -45,6 +45,7 @@ FIRST = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", DOCS / "tutorial.md"]
 _BLOCK = re.compile(
     r"<!-- run(?: with (?P<plugin>\w+))?(?:: (?P<file>[\w.]+))? -->\n```\w*\n(?P<text>.*?)```\n", re.DOTALL
 )
+_COMMAND = re.compile(r"^\$ (.*)", re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 _PATH = re.compile(r"`((?:compose_sim|core|engine|app|cli|node|tests|templates|docs|bench|scripts)/[\w./-]+)`")
@@ -55,18 +56,23 @@ def _engine_of(page: Path) -> str:
     return page.parent.name if page.parent.name in built_in(ENGINES) else "docker"
 
 
+def _marks(page: Path) -> tuple[pytest.MarkDecorator, ...]:
+    """Return what the commands of a page need; a page whose commands start no ranks is among the fast tests."""
+    commands = _COMMAND.findall("".join(block["text"] for block in _BLOCK.finditer(page.read_text())))
+    starts_ranks = not all(re.match("composesim (export|plan|learn init) ", command) for command in commands)
+    return (pytest.mark.train, getattr(pytest.mark, _engine_of(page))) if starts_ranks else ()
+
+
 _RUN = [
-    pytest.param(path, {}, id=path.name, marks=getattr(pytest.mark, _engine_of(path)))
-    for path in DOCUMENTS
-    if _BLOCK.search(path.read_text())
+    pytest.param(path, {}, id=path.name, marks=_marks(path)) for path in DOCUMENTS if _BLOCK.search(path.read_text())
 ]
 _NO_DOCKER = {"DOCKER_HOST": "unix:///nowhere"}
-
-
-@pytest.mark.train
-@pytest.mark.parametrize(
-    ("document", "variables"), [*_RUN, pytest.param(DOCS / "tutorial.md", _NO_DOCKER, id="tutorial.md without Docker")]
+_WITHOUT_DOCKER = pytest.param(
+    DOCS / "tutorial.md", _NO_DOCKER, id="tutorial.md without Docker", marks=pytest.mark.train
 )
+
+
+@pytest.mark.parametrize(("document", "variables"), [*_RUN, _WITHOUT_DOCKER])
 def test_commands_print_what_the_document_shows(
     document: Path, variables: dict[str, str], tmp_path: Path, update_golden: bool, request: pytest.FixtureRequest
 ) -> None:
