@@ -176,11 +176,8 @@ _EVENTS = {  # of sys.audit: what the script does
     "os.posix_spawn": "processes",
     "subprocess.Popen": "processes",
 }
-_OTHERS = (
-    "compose_sim.",
-    "importlib.",
-    "_frozen_importlib",
-)  # modules that open files when the script does something else
+# Modules that open files while the script does something else.
+_OTHERS = ("composesim_node.", "importlib.", "_frozen_importlib")
 _refused: set[str] = set()
 
 
