@@ -1,15 +1,17 @@
 """Call the train_step of script.py, and measure what a rank holds: parameters, gradients, Adam's state and activations."""
 
 import copy
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from measure import difference, report
-from measure_memory import Activations
+from measure import difference, refusing, report
+from measure_memory import Objects, Storages
 from script import train_step
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-SAMPLES, STEPS = 256, 3
+SAMPLES, STEPS = 1024, 3
 
 
 def build() -> nn.Sequential:
@@ -21,28 +23,51 @@ def bytes_of(tensors) -> int:
     return sum(each.numel() * each.element_size() for each in tensors)
 
 
+class Gradients:
+    """What an optimizer finds when it steps: how far the gradients are from those of all samples at once, and what is held."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.differ, self.bytes_held = 0.0, 0
+        self.wanted: list[Tensor] = []
+        self._model, self._optimizer = model, optimizer
+        optimizer.register_step_pre_hook(self._note)
+
+    def _note(self, *_: object) -> None:
+        parameters = [*self._model.parameters()]
+        found = [each.grad for each in parameters]
+        self.differ = max(self.differ, difference(zip(found, self.wanted, strict=True)))
+        state = [each for of_one in self._optimizer.state.values() for each in of_one.values() if each.dim()]
+        self.bytes_held = bytes_of([*parameters, *(each for each in found if each is not None), *state])
+
+
 def main() -> None:
     torch.manual_seed(0)
     model = build()
     theirs = copy.deepcopy(model)
     optimizers = [torch.optim.Adam(each.parameters(), lr=0.01) for each in (model, theirs)]
-    activations = Activations([*model.parameters()])
+    gradients, objects = Gradients(model, optimizers[0]), Objects()
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(STEPS):
+    differs, most = 0.0, 0
+    for step in range(STEPS):
         inputs = torch.rand(SAMPLES, 64, generator=generator)
         targets = inputs.mean(1, keepdim=True)
-        with activations:
-            train_step(model, optimizers[0], inputs, targets)
+        theirs.load_state_dict(model.state_dict())
         optimizers[1].zero_grad()
         nn.functional.mse_loss(theirs(inputs), targets).backward()
+        gradients.wanted = [each.grad.clone() for each in theirs.parameters()]
+        state = [each for of_one in optimizers[0].state.values() for each in of_one.values()]
+        storages = Storages([*model.parameters(), *state, inputs, targets])
+        with objects if step else nullcontext(), storages, refusing("files", "threads", "processes"):
+            train_step(model, optimizers[0], inputs, targets)
         optimizers[1].step()
-    state = [each for of_one in optimizers[0].state.values() for each in of_one.values() if each.dim()]
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    held = [*model.parameters(), *gradients, *state]
+        differs = max(differs, difference(zip(model.parameters(), theirs.parameters(), strict=True)))
+        most = max(most, storages.most_bytes) if step else 0  # the first step makes the state, and imports modules
     report(
-        end_differs=difference(zip(model.parameters(), theirs.parameters(), strict=True)),
-        bytes_without_activations=bytes_of(held),
-        bytes_of_activations=activations.most,
+        gradients_differ=gradients.differ,
+        end_differs=differs,
+        bytes_without_activations=gradients.bytes_held,
+        bytes_of_activations=most,
+        bytes_of_objects=objects.most,
     )
 
 

@@ -4,12 +4,12 @@ import copy
 
 import torch
 import torch.distributed as dist
-from measure import difference, report
-from measure_memory import Activations
+from measure import difference, refusing, report
+from measure_memory import Objects, Storages
 from script import forward
 from torch import Tensor, nn
 
-SAMPLES, WIDTH, BLOCKS = 128, 32, 8
+SAMPLES, WIDTH, BLOCKS = 512, 32, 8
 calls = pending = most = 0  # of blocks: calls, and those that were computed again and still wait for their gradients
 is_backward = False
 
@@ -50,20 +50,24 @@ def plain(blocks: nn.ModuleList, inputs: Tensor) -> Tensor:
 
 
 def main() -> None:
+    global pending, most
     torch.manual_seed(0)
     blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
     inputs = torch.rand(SAMPLES, WIDTH)
     wanted = gradients(copy.deepcopy(blocks), plain, inputs)
+    gradients(copy.deepcopy(blocks), forward, inputs)  # imports what is imported late
     for block in blocks:
         block.layers[0].weight.register_post_accumulate_grad_hook(block.finish)  # nearly the last of a block
-    before, activations = calls, Activations([*blocks.parameters()])
-    with activations:
+    pending = most = 0
+    before, storages, objects = calls, Storages([*blocks.parameters(), inputs]), Objects()
+    with objects, storages, refusing("files", "threads", "processes"):
         own = gradients(blocks, forward, inputs)
     report(
         gradients_differ=difference([(own, wanted)]),
         blocks_computed=calls - before,
         blocks_recomputed_at_once=most,
-        bytes_of_activations=activations.most,
+        bytes_of_activations=storages.most_bytes,
+        bytes_of_objects=objects.most,
     )
 
 

@@ -5,7 +5,7 @@ import copy
 import torch
 import torch.distributed as dist
 from measure import Traffic, difference, report
-from measure_memory import Storages, is_of_parts
+from measure_memory import Storages
 from script import MLP
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -13,13 +13,6 @@ from torch.nn.functional import gelu
 
 SAMPLES, WIDTH, HIDDEN, BLOCKS, STEPS = 8, 32, 128, 8, 3
 RATE = 0.5
-
-
-class AllTraffic(Traffic):
-    """Traffic that includes what DTensors send: they call again with the parts that this rank has."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return NotImplemented if is_of_parts(types) else super().__torch_dispatch__(function, types, args, kwargs)
 
 
 def of_this_rank(tensor: Tensor) -> Tensor:
@@ -52,7 +45,7 @@ def main() -> None:
     own = [*blocks.parameters()]
     for each in (*own, *theirs):
         each.grad = torch.zeros_like(each)
-    differs, traffic = 0.0, AllTraffic()
+    differs, traffic = 0.0, Traffic()
     parts = [of_this_rank(each) for each in own]
     storages = Storages([*parts, *(of_this_rank(each.grad) for each in own)], at_least=WIDTH * HIDDEN // 4)
     for inputs, targets in data:

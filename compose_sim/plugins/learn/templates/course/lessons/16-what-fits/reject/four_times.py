@@ -1,13 +1,12 @@
-"""Right by the measure of this lesson: activations are computed again, as in the next one."""
+"""Wrong: the gradient is four times as large, which Adam hides."""
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint
 
 
 def train_step(model: nn.Module, optimizer: Optimizer, inputs: Tensor, targets: Tensor) -> None:
     """Step along the gradient of the mean loss over all samples."""
     optimizer.zero_grad()
-    outputs = checkpoint(model, inputs, use_reentrant=False)
-    nn.functional.mse_loss(outputs, targets).backward()
+    for some, wanted in zip(inputs.chunk(4), targets.chunk(4), strict=True):
+        nn.functional.mse_loss(model(some), wanted).backward()
     optimizer.step()
