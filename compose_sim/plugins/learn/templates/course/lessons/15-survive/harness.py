@@ -31,6 +31,12 @@ def parameters(model: nn.Module) -> Tensor:
     return torch.cat([each.detach().flatten().clone() for each in model.parameters()])
 
 
+def loss_of(model: nn.Module) -> float:
+    inputs = torch.rand(512, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True)).item()
+
+
 def die_while_saving() -> None:
     """Let rank 0 die in its third save after the restart, with half of the file written."""
     save, saves = torch.save, 0
@@ -61,7 +67,8 @@ def main() -> None:
         die_while_saving()
     from script import train  # after torch.save was replaced
 
-    end = parameters(train())
+    model = train()
+    end, loss = parameters(model), loss_of(model)
     after_restart = steps
     dist.barrier()
     died = DIED.exists()
@@ -82,6 +89,7 @@ def main() -> None:
         steps_without_checkpoint=steps - after_restart,
         end_differs=(end - other).abs().max().item(),
         died_while_saving=int(died),
+        loss_at_the_end=loss,
     )
 
 
