@@ -164,7 +164,7 @@ _WORDS = {
     "netem": "this kernel cannot delay packets: it has no netem",
     "htb": "this kernel has no HTB with u32 filters",
     "statistic": "the packet filter here has no 'statistic' match",
-    "tc": "tc is not installed",
+    "tc": "no tc here works",
     "iptables": "no iptables here can load a rule",
 }
 

@@ -17,7 +17,7 @@ from compose_sim.engine.subprocesses import output_of
 from compose_sim.errors import CommandError
 
 _NO_HELPER = (125, 126, 127)  # from `docker run`: no helper can run on this machine, so none has installed rules
-_FLAGS = ("--network", "host", "--cap-add", "NET_RAW")  # the older kind of tables is read through a raw socket
+_FLAGS = ("--network", "host")
 
 
 def close_host(plan: Plan, *, live: Collection[str]) -> str:

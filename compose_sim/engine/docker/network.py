@@ -1,6 +1,7 @@
 """Shape the network of nodes with a short-lived helper container in each node's network namespace.
 
-Only the helper has NET_ADMIN; nodes never do. It runs the programs of this machine, with any image of the nodes.
+Only the helper has NET_ADMIN and NET_RAW, never a node: the older kind of packet filter is read through a raw socket. The helper runs
+the programs of this machine, with any image of the nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from compose_sim.errors import CommandError, EngineError
 
 _HELPERS_AT_ONCE = 8
 _HELPER = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--label", "composesim.role=helper"]
-_HELPER += ["--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--security-opt", "no-new-privileges", "--read-only"]
+_HELPER += ["--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--cap-add", "NET_RAW"]
+_HELPER += ["--security-opt", "no-new-privileges", "--read-only"]
 _HELPER += ["--tmpfs", "/run", "--tmpfs", "/tmp", "--volume", "/usr:/usr:ro", "--entrypoint", "/usr/bin/sh"]
 
 

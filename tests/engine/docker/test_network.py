@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compose_sim.engine.docker.engine import DockerEngine
-from compose_sim.engine.docker.network import Networks
+from compose_sim.engine.docker.network import Networks, run_helper
 from compose_sim.engine.run_folder.folder import runs_folder
 from tests.contract.bench import Bench
 
@@ -33,6 +33,12 @@ while not os.path.exists(f"{shared}/go"):
 seen = socket.create_connection(("node-1", 5000), 60).recv(99).decode()
 with open("/proc/net/arp") as table, open(f"{shared}/seen", "w") as file:
     print(seen, *(line.split()[0] for line in list(table)[1:]), file=file)
+"""
+
+
+# Loads a rule with one program, and prints the table.
+LOADS = """
+printf '*filter\\n:INPUT ACCEPT [0:0]\\n-A INPUT -s 10.0.0.1/32 -j DROP\\nCOMMIT\\n' | {program}-restore && {program}-save
 """
 
 
@@ -59,3 +65,8 @@ def test_the_gateway_is_the_only_neighbor_of_a_node_that_is_routed_also_after_li
     own, *neighbors = (shared / "seen").read_text().split()
     assert own == address  # the packets kept their source
     assert neighbors == [str(next(ip_network(plan.subnet).hosts()))]
+
+
+@pytest.mark.parametrize("program", ["iptables-nft", "iptables-legacy"])
+def test_a_helper_may_load_rules_with_both_kinds_of_packet_filter(program: str) -> None:
+    assert "-A INPUT -s 10.0.0.1/32 -j DROP" in run_helper(LOADS.format(program=program), "--network", "none")
