@@ -37,14 +37,17 @@ from compose_sim.node.records.script import ScriptEnd
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _METRIC = re.compile(
-    r"loss|acc|error|metric|score|precision|recall|\bf1\b|\bauc\b|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
+    r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
     re.IGNORECASE,
 )
 _EVALUATION = re.compile(
-    r"val|test|eval|\bdev\b|acc|\bf1\b|\bauc\b|perplexity|ppl|precision|recall|top-?\d|bleu|score", re.IGNORECASE
+    r"val|test|eval|\bdev\b|acc|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|ppl|precision|recall|top-?\d|bleu|score",
+    re.IGNORECASE,
 )
+# Whole words, also between underscores: "f1" is not a part of "bf16", nor is "map" one of "mapped".
 _NO_MEAN = re.compile(
-    r"f1|auc|precision|recall|perplexity|\bppl\b|bleu|rouge|\biou\b|\bmap\b|kappa|\bmcc\b|\br2\b", re.IGNORECASE
+    r"(?<![a-z\d])(f1|auc|auroc|precision|recall|perplexity|ppl|bleu|rouge|iou|miou|map|kappa|mcc|r2)(?![a-z])",
+    re.IGNORECASE,
 )
 _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")

@@ -172,6 +172,8 @@ def test_a_printed_mean_of_means_over_unequal_counts_warns(lines: tuple[str, ...
         ((2.5, 3.5), "loss {:.4f}", 8, PASSED),
         ((2.5, 3.5), "val loss {:.4f}", 9, PASSED),  # the means of batches, one of which is short
         ((2.5, 3.5), "val perplexity {:.4f}", 9, WARNED),  # no mean, whatever the batches
+        ((2.5, 3.5), "macro_f1 {:.4f}", 9, WARNED),
+        ((2.5, 3.5), "val loss {:.4f} bf16", 9, PASSED),  # no F1 score
         ((2.5, 3.5), "val score {:.1f}", 8, PASSED),  # too few digits
     ],
 )
