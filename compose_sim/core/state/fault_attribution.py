@@ -26,13 +26,18 @@ def is_excused(state: ClusterState, failure: Failure) -> bool:
     if failure.injected or fault_of(state, failure):
         return True
     then = _generation_at(state, state.wanted_at)
-    return bool(state.wanted_at) and failure.t >= state.wanted_at and _generation_of(state, failure) <= then
+    return bool(state.wanted_at) and failure.t >= state.wanted_at and generation_of(state, failure) <= then
 
 
 def round_after(state: ClusterState, failure: Failure) -> Round | None:
     """Return the first round that began after the one of a failure."""
-    generation = _generation_of(state, failure)
+    generation = generation_of(state, failure)
     return next((each for each in state.rounds if each.generation > generation), None)
+
+
+def generation_of(state: ClusterState, failure: Failure) -> int:
+    """Return the round in which a failure happened, -1 before the first one."""
+    return _generation_at(state, failure.t) if failure.generation is None else failure.generation
 
 
 def active_faults(state: ClusterState) -> tuple[FaultRecord, ...]:
@@ -83,7 +88,7 @@ def _explains(state: ClusterState, fault: FaultRecord, failure: Failure) -> bool
         return False
     if fault.lasts and fault.healed_at is not None and failure.t > fault.healed_at + _AFTER_HEAL_S:
         return False  # only an instantaneous fault may take effect late: a collective may time out long after it
-    generation = _generation_of(state, failure)
+    generation = generation_of(state, failure)
     if failure.node not in fault.loses:
         round_ = next((each for each in state.rounds if each.generation == generation), None)
         if not round_ or not set(round_.nodes) & set(fault.loses):
@@ -101,10 +106,6 @@ def _closing(state: ClusterState, fault: FaultRecord) -> Round | None:
         return next((each for each in state.rounds if each.began_at >= healed_at and lost <= set(each.nodes)), None)
     hits = [failure for failure in state.failures if failure.t >= fault.begun_at and failure.node in fault.loses]
     return round_after(state, min(hits, key=lambda failure: failure.t)) if hits else None
-
-
-def _generation_of(state: ClusterState, failure: Failure) -> int:
-    return _generation_at(state, failure.t) if failure.generation is None else failure.generation
 
 
 def _generation_at(state: ClusterState, t: float) -> int:

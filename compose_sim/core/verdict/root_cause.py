@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compose_sim.core.state.fault_attribution import fault_of, is_excused
+from compose_sim.core.state.fault_attribution import fault_of, generation_of, is_excused
 from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState
 
 _CONSEQUENCE_WITHIN_S = 5.0
@@ -34,6 +34,9 @@ def first_cause(state: ClusterState, outputs: Mapping[str, str] | None = None) -
     known = state.failures
     if state.elastic:  # injected failures do not fail an elastic run; they count only if there are no others
         known = tuple(failure for failure in known if not is_excused(state, failure)) or known
+    # What ended an earlier round did not end the run: the ranks have started again since.
+    latest = max((generation_of(state, failure) for failure in known), default=-1)
+    known = tuple(failure for failure in known if generation_of(state, failure) == latest)
     failures = [_explain_lost_node(failure, state) for failure in known]
     failures += _silent_nodes(state, failures, outputs or {})
     if not failures:

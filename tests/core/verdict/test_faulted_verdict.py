@@ -70,6 +70,19 @@ def test_a_failure_before_the_fault_is_nobodys() -> None:
     assert cause.message == "ValueError: bad batch"
 
 
+@pytest.mark.parametrize("raises_in", [1, 2])
+def test_a_failure_after_which_the_ranks_have_started_again_is_not_the_cause(raises_in: int) -> None:
+    story = killed(running(PATIENT), for_s=0.5).heals(5.6, "fault-1").starts(5.8, 1).round(6.0, 0, 1, 2, restarts=1)
+    if raises_in == 2:
+        story.tell(6.5, "exception", 0, type="OSError", message="other").tell(6.6, "rank-exited", 0, exit_code=1)
+        story.round(7.0, 0, 1, 2, restarts=2)
+    story.tell(8.0, "exception", 1, type="RuntimeError", message="bad file").tell(8.1, "rank-exited", 1, exit_code=1)
+    cause = judge(story.stopped(9.0, {0: 143, 1: 1, 2: 143}).state).cause
+
+    assert cause is not None
+    assert (cause.rank, cause.message, cause.generation) == (1, "RuntimeError: bad file", raises_in)
+
+
 def test_under_elastic_an_injected_death_does_not_fail_the_run() -> None:
     """The others continue; the dead node does not count at the end, and does not stop the run before."""
     story = killed(running())
