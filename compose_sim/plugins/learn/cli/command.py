@@ -73,8 +73,9 @@ def list_lessons() -> None:
 def run(name: str | None) -> None:
     """Run a lesson once (default: the current one). Exit code: 0 passed, 1 not yet, 3 could not be judged."""
     workbook, lesson = _chosen(name)
-    if workbook.must_predict(lesson) and sys.stdin.isatty():
+    if workbook.must_predict(lesson):
         print_text(f"Predict, before you run it: {lesson.lesson.question}")
+    if workbook.must_predict(lesson) and sys.stdin.isatty():
         workbook.predict(lesson, click.prompt(PREDICT, default="", show_default=False))
     say(f"Running {lesson.name}: {format_count(lesson.lesson.nodes * lesson.lesson.ranks_per_node, 'rank')}…")
     result = attempt(lesson, workbook.folder)

@@ -44,10 +44,13 @@ def test_a_question_is_printed_and_an_empty_answer_is_refused(project: Project) 
     here = Project(project.folder / "lessons")
 
     asked = here.run("learn", "predict", "3")
+    (here.folder / "04-wrapper/script.py").unlink()
+    run = here.run("learn", "run", "4")  # not in a terminal, so nothing can be answered
     empty = here.run("learn", "predict", "3", "--answer", " ")
     kept = here.run("learn", "predict", "3", "--answer", "3")
 
     assert " ".join(asked.stdout.split()).endswith("?")
+    assert run.stdout.lstrip().startswith("Predict, before you run it: ")
     assert (asked.returncode, empty.returncode, kept.returncode) == (0, 2, 0)
     assert "Try: composesim learn predict 03-epochs" in empty.stderr
 
