@@ -22,8 +22,8 @@ RUN_BYTES = 1 << 30  # of disk, for a run with logs and checkpoints
 _MIB = 1 << 20
 # The least that a rank needs: one that is forked from a process with torch shares most of its memory, others import torch.
 _MIN_RANK_BYTES = {"warm": 35 * _MIB, "command": 8 * _MIB}
-_IMPORT_BYTES = 140 * _MIB
-_MIN_NODE_BYTES = {"docker": 100 * _MIB, "local": 20 * _MIB}
+_IMPORT_BYTES, _CUDA_IMPORT_BYTES = 140 * _MIB, 280 * _MIB  # of torch for the CPU and of torch for CUDA
+_MIN_NODE_BYTES = {"docker": 40 * _MIB, "local": 20 * _MIB}
 _MIN_DISK_BYTES, _DISK_BYTES_PER_NODE = 8 * _MIB, 64 << 10
 _RANK_PROCESSES = {"command": 1}  # a program that may start no thread; one with torch starts some
 _TORCH_PROCESSES = 5
@@ -112,8 +112,14 @@ def default_memory_bytes(host: Host) -> int | None:
 
 
 def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> list[_Shortage]:
-    rank_bytes = _MIN_RANK_BYTES.get(launcher, _IMPORT_BYTES)
-    memory = [_MIN_NODE_BYTES[engine] + rank_bytes * count for count in ranks]
+    import_bytes = _CUDA_IMPORT_BYTES if host.python and host.python.torch_cuda else _IMPORT_BYTES
+    rank_bytes = _MIN_RANK_BYTES.get(launcher, import_bytes)
+    node_bytes = _MIN_NODE_BYTES[engine]
+    if (
+        engine == "docker" and launcher == "warm"
+    ):  # each container has its own process with torch, plain processes share one
+        node_bytes += import_bytes
+    memory = [node_bytes + rank_bytes * count for count in ranks]
     rank_processes = _RANK_PROCESSES.get(launcher, _TORCH_PROCESSES)
     processes = [_NODE_PROCESSES[engine] + rank_processes * count for count in ranks]
     disk = [_DISK_BYTES_PER_NODE] * len(ranks)

@@ -57,6 +57,20 @@ def test_what_cannot_run_is_refused_and_the_largest_number_that_is_named_runs(
         a_plan(host, **{**spec, "nodes": wider})
 
 
+def test_torch_counts_once_in_each_container_and_more_if_it_is_built_for_cuda() -> None:
+    """Seen on a machine with 23 GiB available: 64 nodes took 13.5 GiB, and 66 nodes with torch for CUDA ran out of memory."""
+    free = a_machine(free_memory_bytes=int(22.5 * GIB))
+    python = free.python
+    assert python
+
+    assert a_plan(free, nodes=66)
+    with pytest.raises(SpecError, match="66 nodes"):
+        a_plan(replace(free, python=replace(python, torch_cuda="13.0")), nodes=66)
+    with pytest.raises(SpecError, match="128 nodes"):
+        a_plan(free, nodes=128)
+    assert a_plan(free, nodes=128, engine="local")
+
+
 def test_ranks_connect_lazily_where_the_table_of_neighbors_is_too_small_for_all_pairs() -> None:
     small = a_machine(most_neighbors=1024)
 

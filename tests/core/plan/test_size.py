@@ -55,7 +55,7 @@ def test_another_program_or_a_given_size_keeps_one_rank_per_node(given: dict[str
         (a_host(gpus=h200s(1), python=ON_GPUS), {}, "node-0 needs 2 GPUs, one per rank, and there is 1 GPU"),
         (a_host(gpus=h200s(2), python=ON_GPUS), {}, "2 ranks would share"),
         (a_host(gpus=h200s(2), python=ON_GPUS), {"share": "off"}, "2 ranks would share"),
-        (a_host(free_memory_bytes=300 << 20), {}, "2 nodes with 4 ranks need at least"),
+        (a_host(free_memory_bytes=460 << 20), {}, "2 nodes with 4 ranks need at least"),
         (a_host(), {"memory": "300m"}, "a memory limit of 300 MiB is too small for node-0"),
     ],
 )
@@ -76,6 +76,6 @@ def test_ranks_share_gpus_if_they_are_told_how() -> None:
 
 def test_what_does_not_fit_with_one_rank_either_is_refused_with_the_flag_that_helps() -> None:
     with pytest.raises(SpecError, match="2 nodes with 2 ranks need at least") as caught:
-        planned(a_host(free_memory_bytes=150 << 20))
+        planned(a_host(free_memory_bytes=250 << 20))
 
     assert "composesim up --nodes 1 …" in caught.value.hint
