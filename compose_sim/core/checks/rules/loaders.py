@@ -174,9 +174,13 @@ def sampler_tail(case: Case) -> Result:
             members = {rank: loader for rank, loader in by_rank.items() if rank in group}
             if len(members) < max(2, len(group)) or len({loader.data for loader in members.values()}) > 1:
                 continue
-            for number in sorted(set.intersection(*(set(loader.epochs) for loader in members.values()))):
-                drawn = _drawn({rank: loader.epochs[number] for rank, loader in members.items()})
-                result = _judge_epoch(case, members, number, drawn) if drawn is not None else None
+            numbers = sorted(set.intersection(*(set(loader.epochs) for loader in members.values())))
+            known = {
+                number: _drawn({rank: each.epochs[number] for rank, each in members.items()}) for number in numbers
+            }
+            ever = {index for drawn in known.values() if drawn for indices in drawn.values() for index in indices}
+            for number, drawn in known.items():
+                result = _judge_epoch(case, members, number, drawn, ever) if drawn is not None else None
                 if result is not None and result.status != "passed":
                     return result
                 looked_at += result is not None
@@ -196,8 +200,14 @@ def _drawn(epochs: Mapping[int, Epoch]) -> dict[int, list[int]] | None:
     return drawn
 
 
-def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dict[int, list[int]]) -> Result | None:
-    """Return None if the data set is not divided: if ranks see everything, or a chosen part, or draw with replacement."""
+def _judge_epoch(
+    case: Case, members: dict[int, Loader], number: int, drawn: dict[int, list[int]], ever: set[int]
+) -> Result | None:
+    """
+    Return None if the data set is not divided: if ranks see everything, or a chosen part, or draw with replacement.
+
+    `ever` are the indices that were drawn in any epoch: other samples may be left out in each of them.
+    """
     loader = next(iter(members.values()))
     info, length = loader.info, loader.info.length
     if not length:
@@ -222,7 +232,8 @@ def _judge_epoch(case: Case, members: dict[int, Loader], number: int, drawn: dic
         why = f" to divide {length} evenly among {replicas} ranks" if is_padding else ""
         fix = _FIX_DOUBLED_TRAINING if trained else _FIX_DOUBLED_EVALUATION
         return _result(loader, number, f"{format_count(doubled, 'sample')} of {length} used twice", why, fix)
-    if dropped and not (trained and _is_asked_for(loader)):
+    is_used_later = whole and len(ever) == length
+    if dropped and not (trained and (is_used_later or _is_asked_for(loader))):
         fix = _FIX_DROPPED_TRAINING if trained else _FIX_DROPPED_EVALUATION
         return _result(loader, number, f"{format_count(dropped, 'sample')} of {length} left out", "", fix)
     return passed("")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.loaders import sampler_tail
 from compose_sim.node.records.process_groups import Collective
@@ -34,6 +36,14 @@ def test_what_an_evaluation_leaves_out_is_warned_of() -> None:
 def test_training_may_leave_out_others_in_every_epoch() -> None:
     notes = {rank: [loader(length=7, drop_last=True), *epoch(share)] for rank, share in CUT.items()}
     assert sampler_tail.judge(case(notes)).status == PASSED
+
+
+@pytest.mark.parametrize(("second", "status"), [([4, 2, 6], PASSED), ([2, 4, 0], WARNED)])
+def test_an_own_sampler_may_leave_out_what_it_draws_in_another_epoch(second: list[int], status: str) -> None:
+    notes = {
+        rank: [loader(length=7), *epoch(share), *epoch([second, CUT[1]][rank], number=1)] for rank, share in CUT.items()
+    }
+    assert sampler_tail.judge(case(notes)).status == status
 
 
 def test_ranks_that_see_everything_share_nothing_out() -> None:
