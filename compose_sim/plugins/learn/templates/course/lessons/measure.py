@@ -105,12 +105,17 @@ class Traffic:
             self.message_elements += elements
         else:
             is_asynchronous = bool(given.get("async_op", given.get("asyncOp", True)))  # its name depends on the version
+            is_asynchronous |= threading.current_thread() is not threading.main_thread()
             self.collectives.append((name.strip("_"), 0 if "barrier" in name else elements, is_asynchronous))
         return args
 
     def elements(self) -> int:
-        """Return how many elements all collectives moved; an all-reduce moves them twice, as a reduce-scatter and an all-gather."""
-        return sum(
+        """
+        Return how many elements collectives and messages moved.
+
+        An all-reduce moves its elements twice, as a reduce-scatter and an all-gather. Messages count where they are sent and received.
+        """
+        return self.message_elements + sum(
             elements * (2 if name.replace("_", "").startswith("allreduce") else 1)
             for name, elements, _ in self.collectives
         )
@@ -131,7 +136,7 @@ def _count_at_the_process_group() -> None:
         operator = getattr(getattr(torch.ops.c10d, name), overload or "default")
         below = torch._C._dispatch_keyset_full_after(key)
         _library[0].impl(operator, _counted(operator, below), key.name, with_keyset=True)
-    for name in ("set", "compare_set", "append", "multi_set"):
+    for name in ("set", "compare_set", "append", "multi_set", "add"):
         if hasattr(dist.Store, name):
             setattr(dist.Store, name, _counted_in_the_store(getattr(dist.Store, name)))
 
@@ -150,7 +155,8 @@ def _counted(operator, below):
 def _counted_in_the_store(function):
     def count(self, *args):
         for each in _active:
-            each.stored_bytes += sum(len(one) for arg in args for one in (arg if isinstance(arg, list) else [arg]))
+            parts = [one for arg in args for one in (arg if isinstance(arg, list) else [arg])]
+            each.stored_bytes += sum(8 if isinstance(one, int) else len(one) for one in parts)
             if each.stored_bytes > _MOST_BYTES:
                 raise RuntimeError(
                     f"more than {_MOST_BYTES} bytes went through a store: use collectives or messages, which are counted here"
@@ -168,6 +174,7 @@ def _tensors(value) -> list[torch.Tensor]:
 
 _EVENTS = {  # of sys.audit: what the script does
     "open": "files",
+    "sqlite3.connect": "files",
     "mmap.__new__": "files",
     "_thread.start_new_thread": "threads",
     "_thread.start_joinable_thread": "threads",
@@ -258,6 +265,7 @@ def _check_measuring(frame: FrameType) -> None:
     wrong += [each for each in _original if each in names and names[each] is not _original[each][0]]
     wrong += [each for each in names if not each.startswith("__") and hasattr(builtins, each)]
     wrong += [each for each, value in names.items() if _is_replaced(value)]
+    wrong += [f"torch.distributed.{each}" for each, one in _distributed.items() if vars(dist).get(each) is not one]
     if wrong:
         raise RuntimeError(f"script.py has replaced {wrong[0]}, which measures it")
     if frame.f_globals is not names or any(_is_script(each) for each in _frames(frame)):
@@ -274,6 +282,7 @@ def _is_replaced(value: object) -> bool:
 
 _program = sys.modules["__main__"]
 _original = _functions(globals())
+_distributed = {name: value for name, value in vars(dist).items() if isinstance(value, FunctionType)}
 for _each in (_program, sys.modules[__name__]):  # a script is imported later than this
     _each.__class__ = _Measuring
 sys.addaudithook(_notice)

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 class Storages(TorchDispatchMode):
     """
-    Note how much tensors hold at once while this is active, whoever keeps them; those of `given` and their gradients do not count.
+    Note how much tensors hold at once while this is active, whoever keeps them, besides those of `given` and their gradients.
 
-    A storage counts with what it holds at that moment: with nothing after `resize_(0)`.
+    A storage counts with what it holds at that moment: with nothing after `resize_(0)`, and with what it has grown by, if it is given.
     """
 
     def __init__(self, given: list[Tensor], *, at_least: int = 1) -> None:
@@ -22,6 +22,7 @@ class Storages(TorchDispatchMode):
         self.at_least = at_least  # elements of a tensor that counts
         self.most = self.largest = self.most_bytes = 0  # elements, of all of them at once and of one
         self._given = given
+        self._free = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in given}
         self._found: dict[int, tuple[StorageWeakRef, int, int]] = {}  # with the bytes of an element, and of all
         self._bytes = 0  # of what was found, some of which may be gone
         self._resize = torch.UntypedStorage.resize_
@@ -51,7 +52,7 @@ class Storages(TorchDispatchMode):
         if _is_of_parts(types):
             return NotImplemented
         result = function(*args, **(kwargs or {}))
-        for each in _tensors((args, result)):
+        for each in filter(_has_storage, _tensors((args, result))):
             self._note(each.untyped_storage(), each.element_size())
         if self._bytes > self.most_bytes:
             self._count()
@@ -67,15 +68,12 @@ class Storages(TorchDispatchMode):
             self._bytes += now - (known[2] if known else 0)
 
     def _count(self) -> None:
-        gradients = [each.grad for each in self._given if each.is_leaf and each.grad is not None]
-        others = {each.untyped_storage()._cdata for each in (*self._given, *gradients)}
+        gradients = [each.grad for each in self._given if each.requires_grad and each.is_leaf and each.grad is not None]
+        free = self._free | {each.untyped_storage()._cdata: each.numel() * each.element_size() for each in gradients}
         self._found = {place: each for place, each in self._found.items() if not each[0].expired()}
         self._bytes = sum(count for _, _, count in self._found.values())
-        counted = [
-            (count // size, count)
-            for place, (_, size, count) in self._found.items()
-            if place not in others and count // size >= self.at_least
-        ]
+        beyond = [(size, max(0, count - free.get(place, 0))) for place, (_, size, count) in self._found.items()]
+        counted = [(count // size, count) for size, count in beyond if count // size >= self.at_least]
         self.largest = max((self.largest, *(elements for elements, _ in counted)))
         self.most = max(self.most, sum(elements for elements, _ in counted))
         self.most_bytes = max(self.most_bytes, sum(count for _, count in counted))
@@ -100,6 +98,10 @@ class Objects:
         """The bytes at this moment."""
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided
 
 
 def _is_of_parts(types: tuple[type, ...]) -> bool:

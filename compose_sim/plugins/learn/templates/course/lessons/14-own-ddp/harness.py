@@ -61,7 +61,7 @@ def main() -> None:
     flat = torch.cat([parameter.detach().flatten() for parameter in own_module.parameters()])
     others = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     dist.all_gather(others, flat)
-    elements = sum(elements for _, elements, _ in traffic.collectives)
+    elements = sum(elements for _, elements, _ in traffic.collectives) + traffic.message_elements
     report(
         largest_difference=differs,
         parameters_differ=sum(int((each != flat).sum()) for each in others),

@@ -7,9 +7,11 @@ import torch
 import torch.distributed as dist
 from measure import difference, refusing, report
 from measure_memory import Objects, Storages
-from script import train_step
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+with refusing("threads", "processes"):
+    from script import train_step
 
 SAMPLES, STEPS = 1024, 3
 
@@ -24,13 +26,13 @@ def bytes_of(tensors) -> int:
 
 
 class Gradients:
-    """What an optimizer finds when it steps: how far the gradients are from those of all samples at once, and what is held."""
+    """What an optimizer has used when it has stepped: how far from the gradients of all samples at once, and what is held."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.differ, self.bytes_held = 0.0, 0
         self.wanted: list[Tensor] = []
         self._model, self._optimizer = model, optimizer
-        optimizer.register_step_pre_hook(self._note)
+        optimizer.register_step_post_hook(self._note)  # a closure computes gradients during the step
 
     def _note(self, *_: object) -> None:
         parameters = [*self._model.parameters()]

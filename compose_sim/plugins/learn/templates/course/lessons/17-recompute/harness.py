@@ -6,8 +6,10 @@ import torch
 import torch.distributed as dist
 from measure import difference, refusing, report
 from measure_memory import Objects, Storages
-from script import forward
 from torch import Tensor, nn
+
+with refusing("threads", "processes"):
+    from script import forward
 
 SAMPLES, WIDTH, BLOCKS = 512, 32, 8
 calls = pending = most = 0  # of blocks: calls, and those that were computed again and still wait for their gradients

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from itertools import count
+from itertools import chain, count
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,13 @@ LINKS = ((0.04, 1e-7, 2_000_000, 50), (0.0005, 4e-8, 4_000_000, 8), (0.003, 1e-6
 class Link(Traffic):
     """Let a clock advance with each all-reduce: the first one opens connections, and some of them are disturbed."""
 
-    def __init__(self, alpha: float, beta: float) -> None:
+    def __init__(self, alpha: float, beta: float, *, first: int) -> None:
         super().__init__()
         self.bytes = 0
-        now, chance = 0.0, random.Random(7)  # the same on both ranks: a script may act on what it measures
-        # One of every five, so that a median of five or more is undisturbed.
-        disturbed = (number == 0 for _ in count() for number in chance.sample(range(5), 5))
+        now, chance = 0.0, random.Random(first)  # the same on both ranks: a script may act on what it measures
+        # One of every five, so that a median of five or more is undisturbed; of the first five, the one with this number.
+        later = (number == 0 for _ in count() for number in chance.sample(range(5), 5))
+        disturbed = chain((number == first for number in range(5)), later)
 
         def advance(size: int) -> None:
             nonlocal now
@@ -34,7 +35,7 @@ class Link(Traffic):
 
     def _note(self, name: str, given: dict, args: tuple) -> tuple:
         args = super()._note(name, given, args)
-        if name.strip("_") == "allreduce":
+        if name.startswith("allreduce"):
             self._advance(sum(each.numel() * each.element_size() for each in args[0]))
         return args
 
@@ -43,9 +44,9 @@ def main() -> None:
     errors, shares, tried = [], [], []
     factors = torch.rand(2) + 0.5  # no two runs have the same links
     dist.broadcast(factors, src=0)
-    for alpha, beta, elements, buckets in LINKS:
+    for (alpha, beta, elements, buckets), first in zip(LINKS, (1, 3, 4), strict=True):
         alpha, beta = alpha * float(factors[0]), beta * float(factors[1])
-        link = Link(alpha, beta)
+        link = Link(alpha, beta, first=first)
         with link:
             predicted = float(predict(link.clock, elements, buckets))
         taken = buckets * alpha + 4 * elements * beta

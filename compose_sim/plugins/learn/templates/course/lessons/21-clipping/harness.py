@@ -36,7 +36,7 @@ def main() -> None:
         with Traffic() as traffic:
             found = torch.as_tensor(clip(sharded, replicated, max_norm)).reshape(())
         collectives.append(len(traffic.collectives))
-        elements.append(sum(elements for _, elements, _ in traffic.collectives))
+        elements.append(traffic.message_elements + sum(elements for _, elements, _ in traffic.collectives))
         if not norm.isfinite():
             hidden += bool(found.isfinite())
             continue

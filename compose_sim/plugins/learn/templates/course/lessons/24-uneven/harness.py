@@ -21,7 +21,7 @@ def count(_: nn.Module, inputs: tuple[Tensor, ...], __: object) -> None:
 
 
 class Computed(TorchDispatchMode):
-    """Count the samples whose tanh is computed, in whatever model."""
+    """Count the samples that are multiplied by weights of the first layer's shape, in whatever model."""
 
     samples = 0
 
@@ -30,8 +30,10 @@ class Computed(TorchDispatchMode):
         return False  # nothing is compiled here
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.name().partition(".")[0] in ("aten::tanh", "aten::tanh_"):
-            self.samples += args[0].numel() // HIDDEN
+        if function.name().partition(".")[0] in ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm"):
+            left, right = args[-2:]
+            is_first = (left.shape[-1], right.shape[-1]) == (WIDTH, HIDDEN)
+            self.samples += left.numel() // WIDTH if is_first else 0
         return function(*args, **(kwargs or {}))
 
 

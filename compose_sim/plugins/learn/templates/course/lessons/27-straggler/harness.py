@@ -7,7 +7,7 @@ import torch.distributed as dist
 from measure import Traffic, report
 from script import Event, straggler
 
-STEPS, FAST = 12, 7
+STEPS = 12
 NORMAL = {"data": 0.02, "forward": 0.1, "backward": 0.2, "optimizer": 0.03}
 # Of each case: the slow rank, or -1; what it is slow in, and by which factor; and the rank of which one step is slow.
 CASES = (
@@ -17,6 +17,7 @@ CASES = (
     (1, "forward", 2.0, 1),
     (1, "optimizer", 4.0, 0),
 )
+ONE_FAST, ONE_SLOW = (11, 7, 4, 9, 2), (0, 0, 11, 5, 0)  # steps, in the order of the calls
 
 
 def timelines(number: int, case: tuple, ranks: int) -> list[list[Event]]:
@@ -28,9 +29,10 @@ def timelines(number: int, case: tuple, ranks: int) -> list[list[Event]]:
         worked = [0.0] * ranks
         for rank in range(ranks):
             for name, normal in NORMAL.items():
-                is_slow = (rank, name) == (slow, kind) and step != FAST  # in most steps, not in all
+                is_slow = (rank, name) == (slow, kind) and step != ONE_FAST[number]  # in most steps, not in all
                 lasted = normal * chance.uniform(0.99, 1.01) * (factor if is_slow else 1)
-                lasted += 8.0 if (rank, step, name) == (once, 0, "forward") else 0  # compiles, or opens files
+                is_once = (rank, step, name) == (once, ONE_SLOW[number], "forward")  # compiles, or opens files
+                lasted += 8.0 if is_once else 0
                 found[rank].append(Event(step, name, now[rank], lasted))
                 now[rank] += lasted
                 worked[rank] += lasted
