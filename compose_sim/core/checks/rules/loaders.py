@@ -138,6 +138,9 @@ def _same_order(before: Epoch, after: Epoch) -> bool:
     return count >= _MIN_SAMPLES and not is_one_batch and first[:count] == second[:count]
 
 
+_WITHOUT_EPOCH = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "BatchSampler")
+
+
 def _repeated(by_rank: dict[int, Loader], loader: Loader, before: Epoch, after: Epoch) -> Result:
     info = loader.info
     drawn = min(before.last.drawn, after.last.drawn)
@@ -145,9 +148,11 @@ def _repeated(by_rank: dict[int, Loader], loader: Loader, before: Epoch, after: 
     detail = f"epochs {before.number} and {after.number} of {loader} drew {count} in the same order"
     fix = _FIX_OWN_SAMPLER
     if info.set_epoch or info.data_set_epoch:
-        names = [name for name in info.samplers if "Batch" not in name] or [*info.samplers] or ["sampler"]
-        detail += f"; the epoch of its {names[-1] if info.set_epoch else info.data} did not change"
-        fix = _FIX_SET_EPOCH.format(it="sampler" if info.set_epoch else "data_set")
+        outer, *inner = [*info.samplers] or ["sampler"]
+        owner = next((name for name in reversed(inner) if name not in _WITHOUT_EPOCH), outer)
+        of_batches = "loader.batch_sampler" if inner and owner is outer else "sampler"
+        detail += f"; the epoch of its {owner if info.set_epoch else info.data} did not change"
+        fix = _FIX_SET_EPOCH.format(it=of_batches if info.set_epoch else "data_set")
     return failed(detail, fix=fix, at=loader.place, ranks=sorted(by_rank))
 
 

@@ -43,7 +43,7 @@ def die_while_saving() -> None:
 
     def half(state, file, *args, **kwargs):
         nonlocal saves
-        saves += 1
+        saves += steps > 0  # what is broadcast as an object before the first step is saved into a buffer
         if saves < 3 or is_over or DIED.exists():
             return save(state, file, *args, **kwargs)
         buffer = io.BytesIO()
