@@ -11,7 +11,7 @@ from compose_sim.app.listener import Listener, ProgressListener, QuietListener
 from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
-from compose_sim.core.checks import Case, why_no_step
+from compose_sim.core.checks import Case, where, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.repeated_steps import steps_of
 from compose_sim.core.checks.rules.replays import (
@@ -44,6 +44,7 @@ DEFAULTS = {  # of the cluster, as flags take them
 }
 _NEED_A_REPLAY = {"loss-scale", "matches-single"}
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
+_TAKES_NO_CPU_TENSOR = "No backend type associated with device type cpu"  # a process group of NCCL
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
@@ -80,7 +81,28 @@ def check(session: Session, listener: Listener) -> Report:
     if other:
         report: Report = other.load()(session, listener)
         return report
-    return CheckedRun(session, listener).run()
+    report = CheckedRun(session, listener).run()
+    return _without_gpus(session, listener, report.cause) if report.cause and _needs_no_gpus(session) else report
+
+
+def _needs_no_gpus(session: Session) -> bool:
+    """Return whether a script gave tensors on the CPU to NCCL, which it chose because GPUs are emulated, unasked."""
+    spec, cause = session.request.spec, session.report.cause
+    is_emulated = any((choice.what, choice.value) == ("gpus", "emulated") for choice in session.plan.choices)
+    is_unasked = spec.gpus == "auto" and spec.backend == "auto" and not spec.gpus_per_node
+    return bool(is_emulated and is_unasked and cause and _TAKES_NO_CPU_TENSOR in cause.message)
+
+
+def _without_gpus(session: Session, listener: Listener, cause: Cause) -> Report:
+    """Check the script again, where it sees no GPU, and note how it would end on a machine with GPUs."""
+    at = where((cause.place.file, cause.place.line)) if cause.place and cause.place.line else ""
+    note = f"on a machine with GPUs, this script fails{at}: {cause.first_line}. It was checked without GPUs"
+    listener.progress(f"note: {note}.")
+    request = session.request.with_spec(gpus="none")
+    again = Session(request, name=session.name, folder=session.folder.path, engine=session.engine)
+    session.report = CheckedRun(again, listener, note=note).run()
+    session.plan, session.was_interrupted = again.plan, again.was_interrupted
+    return session.report
 
 
 def with_mistake(session: Session, name: str, copy: World | None = None) -> MistakeReport:
@@ -105,9 +127,9 @@ def with_mistake(session: Session, name: str, copy: World | None = None) -> Mist
 class CheckedRun:
     """A run whose first steps are recorded, replayed at world size 1 if a chosen check needs that, and judged."""
 
-    def __init__(self, session: Session, listener: Listener) -> None:
-        """Read the script, and note its lines that are often wrong."""
-        self._session, self._listener = session, listener
+    def __init__(self, session: Session, listener: Listener, *, note: str = "") -> None:
+        """Read the script, and note its lines that are often wrong; `note` becomes one of the report."""
+        self._session, self._listener, self._note = session, listener, note
         self._settings = session.request.spec.check
         checks = set(chosen(self._settings.only, self._settings.skip))
         self._replays = bool(_NEED_A_REPLAY & checks)
@@ -250,7 +272,8 @@ class CheckedRun:
         checks = tuple(result.to_report() for result in results)
         judged = {each.id for each in checks if each.status != "not-applicable"}
         hints = tuple(hint for hint in self._hints if JUDGED_BY.get(hint.text) not in judged)
-        report = concluded(replace(self._session.report, checks=checks, coverage=found, hints=hints))
+        notes = (*self._session.report.notes, *filter(None, [self._note]))
+        report = concluded(replace(self._session.report, checks=checks, coverage=found, hints=hints, notes=notes))
         if report.verdict != "passed":
             return report
         why = why_inconclusive(case, results, found, only=only, is_strict=self._settings.strict)

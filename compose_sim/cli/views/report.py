@@ -188,6 +188,8 @@ def print_judgement(report: Report, *, verbose: bool, seconds: float | None = No
         print_checks(problems)
     print_cause(report)
     print_mistakes(report.mistakes)
+    for note in report.notes:
+        show(click.style(f"{'note':<9}", dim=True) + note, hang=9)
     echo()
     show(look_line(report), hang=9)
     show(check_verdict(report, seconds=seconds), hang=_HANG)

@@ -46,6 +46,10 @@ dist.destroy_process_group()
 """
 
 
+# Right where there is no GPU; with one, NCCL gets a tensor on the CPU.
+WITHOUT_DEVICES = WRONG.replace('"gloo"', '"nccl" if torch.cuda.is_available() else "gloo"')
+
+
 def a_report(*results: Result, verdict: str = "passed", coverage: Coverage | None = None) -> Report:
     cause = Cause(node="node-1", rank=2, kind="exception", message="ValueError: boom")
     return builders.a_report(
@@ -291,6 +295,25 @@ def test_an_older_checkpoint_that_the_run_began_from_is_not_left_out(project: Pr
     report = json.loads(project.run("check", *OPTIONS, "--json", "train.py", "1").stdout)
 
     assert [each["id"] for each in report["checks"] if each["status"] == "failed"] == []
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("gpus", ["auto", "emulated"])
+def test_a_script_that_is_right_only_without_gpus_is_checked_without_unless_they_were_asked_for(
+    project: Project, gpus: str
+) -> None:
+    project.write("train.py", WITHOUT_DEVICES)
+
+    words = ("--engine", "local", "--gpus", gpus, "--only", "params-in-sync", "--json", "train.py")
+    ended = project.run("check", *words)
+
+    report = json.loads(ended.stdout)
+    place = report["cause"] and report["cause"]["place"]["line"]
+    assert (ended.returncode, report["verdict"], place) == (
+        (0, "passed", None) if gpus == "auto" else (1, "failed", 11)
+    )
+    assert [note for note in report["notes"] if "train.py, line 11" in note] == report["notes"]
+    assert bool(report["notes"]) is (gpus == "auto")
 
 
 @pytest.mark.train

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
@@ -165,9 +165,7 @@ _FIX_DOUBLED_EVALUATION = (
     "or gather the predictions and cut them at len(data)."
 )
 _FIX_DROPPED_TRAINING = "Shuffle, so that different samples are left out in every epoch, or use drop_last=False."
-_FIX_DROPPED_EVALUATION = (
-    "The metric is not that of the whole set: evaluate with drop_last=False in the loader and the sampler."
-)
+_FIX_DROPPED_EVALUATION = "The metric is not that of all samples: evaluate with drop_last=False in loader and sampler."
 
 
 @check("sampler-tail", "Is every sample used once per epoch?", may_follow=("rank-confusion", "sampler-overlap"))
@@ -180,10 +178,8 @@ def sampler_tail(case: Case) -> Result:
             if len(members) < max(2, len(group)) or len({loader.data for loader in members.values()}) > 1:
                 continue
             numbers = sorted(set.intersection(*(set(loader.epochs) for loader in members.values())))
-            known = {
-                number: _drawn({rank: each.epochs[number] for rank, each in members.items()}) for number in numbers
-            }
-            ever = {index for drawn in known.values() if drawn for indices in drawn.values() for index in indices}
+            known = {it: _drawn({rank: each.epochs[it] for rank, each in members.items()}) for it in numbers}
+            ever = len({each for drawn in known.values() if drawn for each in chain.from_iterable(drawn.values())})
             for number, drawn in known.items():
                 result = _judge_epoch(case, members, number, drawn, ever) if drawn is not None else None
                 if result is not None and result.status != "passed":
@@ -206,12 +202,12 @@ def _drawn(epochs: Mapping[int, Epoch]) -> dict[int, list[int]] | None:
 
 
 def _judge_epoch(
-    case: Case, members: dict[int, Loader], number: int, drawn: dict[int, list[int]], ever: set[int]
+    case: Case, members: dict[int, Loader], number: int, drawn: dict[int, list[int]], ever: int
 ) -> Result | None:
     """
     Return None if the data set is not divided: if ranks see everything, or a chosen part, or draw with replacement.
 
-    `ever` are the indices that were drawn in any epoch: other samples may be left out in each of them.
+    `ever` is the number of samples that were drawn in any epoch: each of them may leave out others.
     """
     loader = next(iter(members.values()))
     info, length = loader.info, loader.info.length
@@ -237,8 +233,8 @@ def _judge_epoch(
         why = f" to divide {length} evenly among {replicas} ranks" if is_padding else ""
         fix = _FIX_DOUBLED_TRAINING if trained else _FIX_DOUBLED_EVALUATION
         return _result(loader, number, f"{format_count(doubled, 'sample')} of {length} used twice", why, fix)
-    is_used_later = whole and len(ever) == length
-    if dropped and not (trained and (is_used_later or _is_asked_for(loader))):
+    is_used_at_times = whole and ever == length
+    if dropped and not (trained and (is_used_at_times or _is_asked_for(loader))):
         fix = _FIX_DROPPED_TRAINING if trained else _FIX_DROPPED_EVALUATION
         return _result(loader, number, f"{format_count(dropped, 'sample')} of {length} left out", "", fix)
     return passed("")
