@@ -87,6 +87,13 @@ class CollectiveFailed(Record):
 
 
 @dataclass(frozen=True)
+class LostResult(Record):
+    """The tensor that an all_reduce has changed was freed as the call returned, so nothing can use the result; in `check` only."""
+
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class UntrackedWait(Record):
     """A message, store, lock or sleep: ranks may wait for each other without a collective."""
 

@@ -17,6 +17,7 @@ from compose_sim.core.checks import (
     not_applicable,
     passed,
     ranks_text,
+    warned,
     where,
 )
 from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, uneven_inputs
@@ -25,14 +26,16 @@ from compose_sim.core.report.report import Cause
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Batch, EpochProgress
 from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import (
     Collective,
     CollectiveFailed,
     DdpForward,
     LaterCollectives,
     LaterInGroup,
+    LostResult,
 )
-from compose_sim.node.records.record import Shape
+from compose_sim.node.records.record import Place, Shape
 from compose_sim.node.records.script import ScriptEnd
 
 _FIX = (
@@ -71,7 +74,37 @@ def collective_mismatch(case: Case) -> Result:
     for group in groups:
         if len(set(group.counts.values())) > 1:
             return not_applicable(f"the run ended ({case.verdict}) while {group.counted}")
-    return _later_ones(groups) or passed(f"{count} collectives, the same in the same order on all ranks of a group")
+    alike = passed(f"{count} collectives, the same in the same order on all ranks of a group")
+    return _later_ones(groups) or _lost_result(case.observed) or alike
+
+
+def _lost_result(observed: Observed) -> Result | None:
+    """Find an all_reduce during the training whose result nothing can use. Equal numbers on all ranks only let them wait."""
+    lost: dict[Place, dict[int, int]] = {}
+    for rank in observed:
+        begun = rank.first(OptimizerStep)
+        for each in rank.of(LostResult):
+            if each.at and begun and each.index > begun.index:
+                of_rank = lost.setdefault(each.at, {})
+                of_rank[rank.rank] = of_rank.get(rank.rank, 0) + 1
+    for at, times in lost.items():
+        given = [
+            [each.values for each in rank.of(Collective) if each.at == at] for rank in observed if rank.rank in times
+        ]
+        is_barrier = all(map(all, given)) and all(
+            each == given[0] for each in given
+        )  # few numbers each time, and the same
+        if len(times) < 2 or is_barrier:
+            continue
+        return warned(
+            f"the result of all_reduce{where(at)} is lost: it was given a temporary tensor, which was freed as the call returned "
+            f"({format_count(max(times.values()), 'time')} on a rank)",
+            fix="all_reduce changes the tensor that it is given, and returns nothing. Give it a name, and use it afterwards: "
+            "`mean = gradient / world_size; dist.all_reduce(mean)`.",
+            at=at,
+            ranks=sorted(times),
+        )
+    return None
 
 
 def _differ(case: Case, group: IssuingGroup) -> Result | None:

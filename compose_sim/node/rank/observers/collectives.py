@@ -8,7 +8,7 @@ from ...records.process_groups import Collective, CollectiveFailed, LaterCollect
 from ...shared.frames import describe
 from ..context import RankContext, place
 from ..torch_hooks import points
-from . import collective_calls, gathers
+from . import collective_calls, gathers, lost_results
 
 _COUNT, _UNTRACKED = "collectives.count", "collectives.untracked_at"
 _inside = threading.local()
@@ -19,6 +19,8 @@ def install() -> None:
 
 
 def end(context: RankContext) -> None:
+    if context.mode == "record":
+        context.guard(lost_results.__name__, lost_results.settle)
     later = collective_calls.later(context)
     if later:
         context.note(LaterCollectives(later))
@@ -73,6 +75,7 @@ def _note(context: RankContext, call: points.TorchCall) -> bool:
         more = context.guard(f"{__name__}.values", collective_calls.look_closer, call)
     if context.mode == "record":
         context.guard(gathers.__name__, gathers.remember, call)
+        context.guard(lost_results.__name__, lost_results.watch, call)
     if found.count() or context.thorough:
         context.observations.note_often(Collective, f"{found.fields}{more or ''}")
     context.synchronizations += 1

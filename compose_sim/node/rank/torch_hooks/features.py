@@ -41,6 +41,7 @@ WITHOUT = {
     "groups": "process groups are not recorded",
     "loaders": "loaded batches are not recorded",
     "losses": "losses are not recorded",
+    "lost_results": "results of collectives that are lost are not recorded",
     "mistakes": "no mistake can be planted",
     "messages": "messages between ranks are not recorded",
     "models": "models in DistributedDataParallel are not recorded",

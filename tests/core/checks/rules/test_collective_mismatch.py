@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED
+from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.collectives import collective_mismatch
 from compose_sim.core.checks.rules.progress import uneven_inputs
 from compose_sim.core.report.report import Cause
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.data import EpochProgress
-from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives, LaterInGroup
+from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives, LaterInGroup, LostResult
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import WORLD, at, collective, two_nodes
 from tests.core.checks.rules.loading import epoch, loader
-from tests.core.checks.rules.replicas import ddp
+from tests.core.checks.rules.replicas import ddp, step
 
 BARRIER = collective("barrier")
 FORWARD = DdpForward(0, WORLD)
@@ -181,3 +181,25 @@ def test_an_extra_barrier_at_the_end_of_an_epoch_is_not_a_lack_of_batches() -> N
     ended = EpochProgress(0, 0, "exhausted", batches=1)
     case = two_nodes(lambda rank: [FORWARD, ended, BARRIER if rank == 0 else FORWARD], verdict="hung")
     assert collective_mismatch.judge(case).status == FAILED
+
+
+@pytest.mark.parametrize(
+    ("values", "trains", "status"),
+    [
+        (lambda rank: (), True, WARNED),  # many numbers
+        (lambda rank: (float(rank),), True, WARNED),
+        (lambda rank: (0.0,), True, PASSED),  # a barrier
+        (lambda rank: (), False, PASSED),  # a benchmark
+    ],
+)
+def test_a_result_that_nothing_can_use_is_warned_of(
+    values: Callable[[int], tuple[float, ...]], trains: bool, status: str
+) -> None:
+    def records(rank: int) -> list[Record]:
+        reduced = collective("all_reduce", 4, values=values(rank), line=9)
+        return [*([step(1)] if trains else []), reduced, LostResult(reduced.at), reduced, ScriptEnd()]
+
+    result = collective_mismatch.judge(two_nodes(records))
+
+    assert result.status == status
+    assert at(result) == (("/work/train.py", 9) if status == WARNED else None)

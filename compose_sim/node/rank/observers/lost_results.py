@@ -1,0 +1,56 @@
+"""
+Notice, in `check`, an all_reduce whose result is freed as the call returns: it was given a temporary, as in `all_reduce(x / n)`.
+
+The tensor is watched. If it goes while the script is still at the instruction of the call, no name holds it. If its memory is then
+gone too, it was no view of another tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import FrameType
+from typing import Any
+
+from ...records.process_groups import LostResult
+from ...records.record import Place
+from ...shared.frames import is_user_code
+from ..context import RankContext, place_in
+from ..torch_hooks.points import OWN, TorchCall
+
+_WATCHED, _FREED = "lost_results.watched", "lost_results.freed"
+_MAX_NOTED = 50
+
+
+def watch(context: RankContext, call: TorchCall) -> None:
+    """Watch the tensor of an all_reduce that returns when it is done, and note the results that were lost before."""
+    settle(context)
+    torch: Any = sys.modules["torch"]
+    tensor: Any = call.value(OWN["all_reduce"]) if call.name == "all_reduce" and not call.value("async_op") else None
+    frame = _user_frame(sys._getframe(1))
+    if frame is None or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return
+    instruction, at = (id(frame), frame.f_lasti), place_in(frame)
+    storage = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
+
+    def gone(_: object) -> None:
+        here = _user_frame(sys._getframe(1))
+        if here is not None and (id(here), here.f_lasti) == instruction:
+            context.memory.setdefault(_FREED, []).append((storage, at))
+
+    context.memory[_WATCHED] = weakref.ref(tensor, gone)
+
+
+def settle(context: RankContext) -> None:
+    """Note the results that were lost: nothing else has kept the memory of their tensors."""
+    freed: list[tuple[Any, Place | None]] = context.memory.pop(_FREED, [])
+    for storage, at in freed:
+        count = context.memory[f"{_FREED}.count"] = context.memory.get(f"{_FREED}.count", 0) + 1
+        if storage.expired() and count <= _MAX_NOTED:
+            context.note(LostResult(at))
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
