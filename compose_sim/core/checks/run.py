@@ -72,6 +72,7 @@ from compose_sim.node.records.process_groups import (
     DdpForward,
     InitProcessGroup,
     LaterCollectives,
+    LostResult,
     ProcessGroup,
     UntrackedWait,
 )
@@ -115,6 +116,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "evaluations": (EvaluatedModel, WeightsBeforeSharding, WeightsBeforeWrapping),
     "files": (FileUse, VariableSet, UntrackedWait),
     "gathers": (DetachedInLoss,),
+    "lost_results": (LostResult,),
     "gradients": (UnusedParameters, OptimizerStep),
     "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
     "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),

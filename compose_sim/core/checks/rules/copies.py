@@ -299,7 +299,8 @@ def _begun_alike(held: Mapping[int, Mapping[int, Mapping[tuple[str, Shape], str 
     """
     Yield pairs of ranks that began with one matrix in common, at another place among others that differ.
 
-    One seed also gives stages the same first matrix if they begin alike, which is then at the same place.
+    One seed also gives stages the same first matrix if they begin alike, which is then at the same place. But it would give both the
+    same next matrix too, if that has one shape.
     """
     matrices = {
         rank: {hashed: key for key, hashed in by_step.get(0, {}).items() if len(key[1]) > 1}
@@ -308,9 +309,17 @@ def _begun_alike(held: Mapping[int, Mapping[int, Mapping[tuple[str, Shape], str 
     for one, other in combinations(sorted(matrices), 2):
         common = set(matrices[one]) & set(matrices[other])
         if len(common) == 1 and min(len(matrices[one]), len(matrices[other])) > 1:
-            (name, shape), (its_name, _) = (matrices[rank][next(iter(common))] for rank in (one, other))
-            if name != its_name:
+            same = next(iter(common))
+            (name, shape), (its_name, _) = (matrices[rank][same] for rank in (one, other))
+            next_shapes = [_shape_after(same, matrices[rank]) for rank in (one, other)]
+            if name != its_name or (next_shapes[0] and next_shapes[0] == next_shapes[1]):
                 yield (one, other), (shape,), "one seed gave", None
+
+
+def _shape_after(hashed: str | None, matrices: Mapping[str | None, tuple[str, Shape]]) -> Shape | None:
+    """Return the shape of the matrix that was made after this one; None for the last one."""
+    order = [*matrices]
+    return next((matrices[each][1] for each in order[order.index(hashed) + 1 :]), None)
 
 
 def _has_replicas(begun: Sequence[Mapping[tuple[str, Shape], str | None]]) -> bool:
