@@ -26,7 +26,7 @@ from compose_sim.core.checks.sketches import (
     weights,
 )
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_16_BIT, ROUNDING_COMBINATION
-from compose_sim.core.events.observations import RankObserved
+from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import Sketch, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
@@ -217,3 +217,16 @@ def _times_changed(moved: Vector, changes: Sequence[Vector]) -> float | None:
 
 def _minus(one: Vector, other: Vector) -> Vector:
     return [left - right for left, right in zip(one, other, strict=True)]
+
+
+def in_parts(observed: Observed) -> tuple[str, str] | None:
+    """Return why copies of a parameter differ if ranks compute parts of one loss: large tensors are exchanged in each forward pass."""
+    steps = [each.in_forward > 0 for each in observed.of(SketchedStep)]
+    large = [each for each in observed.ranks[0].of(Collective) if each.shapes and not each.values and not each.moves]
+    if 2 * sum(steps) <= len(steps) or len(large) < MIN_STEPS or 2 * len(large) * len(observed.ranks) < len(steps):
+        return None
+    return (
+        f"ranks compute each loss together, with {large[0].op}{where(large[0].at)} in forward, and each steps with its own gradient",
+        "Where a tensor that all ranks hold enters a part of a layer, backward gives each rank a part of its gradient: all-reduce that "
+        "gradient there, in the backward of an autograd function, or all-reduce the gradients of parameters that all ranks hold.",
+    )

@@ -33,7 +33,7 @@ from compose_sim.core.checks.replica_diff import (
     step_at,
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
-from compose_sim.core.checks.rules.exchanges import exchanges, of_nothing, overwritten, undone
+from compose_sim.core.checks.rules.exchanges import exchanges, in_parts, of_nothing, overwritten, undone
 from compose_sim.core.checks.rules.updates import other_constants, parted
 from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
@@ -250,6 +250,7 @@ def _failed(case: Case, found: Difference, has_models: bool) -> Result:
         by_steps
         or begun_with_state(case.observed, found)
         or _not_reduced(case, found)
+        or (None if has_models or together else in_parts(case.observed))
         or _explain(found, model_at(step, found.model), step, has_models, together=together)
     )
     return failed(

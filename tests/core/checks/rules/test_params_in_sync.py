@@ -110,6 +110,23 @@ def test_without_any_wrapper_each_rank_trains_alone() -> None:
     assert "no DistributedDataParallel" in result.detail
 
 
+@pytest.mark.parametrize(("shape", "in_forward", "said"), [((7,), 1, "line 7"), ((7,), 0, ""), ((1,), 1, "")])
+def test_ranks_that_exchange_large_tensors_in_forward_train_one_model_without_a_wrapper(
+    shape: tuple[int, ...], in_forward: int, said: str
+) -> None:
+    def records(rank: int) -> Records:
+        values = (1.0,) if shape == (1,) else ()
+        found: list[Record] = [GROUP, *training("a", *(f"{nth}{rank}" for nth in range(5)), model=None)]
+        for nth in range(1, 6):
+            found += [all_reduce(*shape, values=values), SketchedStep(0, nth, (), (), (), (), in_forward=in_forward)]
+        return found
+
+    result = params_in_sync.judge(case({rank: records(rank) for rank in range(2)}))
+
+    assert result.status == FAILED
+    assert ("all_reduce (train.py, line 7) in forward" in result.detail) is bool(said)
+
+
 def test_ranks_that_send_each_other_messages_may_hold_different_parts() -> None:
     ranks = {rank: [GROUP, UntrackedWait("isend"), *training("a", f"b{rank}", model=None)] for rank in range(2)}
     assert params_in_sync.judge(case(ranks)).status == NOT_APPLICABLE
