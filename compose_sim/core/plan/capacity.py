@@ -115,10 +115,8 @@ def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> l
     import_bytes = _CUDA_IMPORT_BYTES if host.python and host.python.torch_cuda else _IMPORT_BYTES
     rank_bytes = _MIN_RANK_BYTES.get(launcher, import_bytes)
     node_bytes = _MIN_NODE_BYTES[engine]
-    if (
-        engine == "docker" and launcher == "warm"
-    ):  # each container has its own process with torch, plain processes share one
-        node_bytes += import_bytes
+    # Ranks are forked from a process with torch: each container has its own, plain processes share one.
+    node_bytes += import_bytes if engine == "docker" and launcher == "warm" else 0
     memory = [node_bytes + rank_bytes * count for count in ranks]
     rank_processes = _RANK_PROCESSES.get(launcher, _TORCH_PROCESSES)
     processes = [_NODE_PROCESSES[engine] + rank_processes * count for count in ranks]

@@ -91,9 +91,8 @@ def _lost_result(observed: Observed) -> Result | None:
         given = [
             [each.values for each in rank.of(Collective) if each.at == at] for rank in observed if rank.rank in times
         ]
-        is_barrier = all(map(all, given)) and all(
-            each == given[0] for each in given
-        )  # few numbers each time, and the same
+        # Few numbers each time, and the same ones on all ranks.
+        is_barrier = all(map(all, given)) and all(each == given[0] for each in given)
         if len(times) < 2 or is_barrier:
             continue
         return warned(
