@@ -14,7 +14,7 @@ from typing import Any
 
 from ...records.process_groups import LostResult
 from ...records.record import Place
-from ...shared.frames import is_user_code
+from ...shared.frames import is_ours, is_user_code
 from ..context import RankContext, place_in
 from ..torch_hooks.points import OWN, TorchCall
 
@@ -27,14 +27,14 @@ def watch(context: RankContext, call: TorchCall) -> None:
     settle(context)
     torch: Any = sys.modules["torch"]
     tensor: Any = call.value(OWN["all_reduce"]) if call.name == "all_reduce" and not call.value("async_op") else None
-    frame = _user_frame(sys._getframe(1))
+    frame = _caller(sys._getframe(1))
     if frame is None or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return
     instruction, at = (id(frame), frame.f_lasti), place_in(frame)
     storage = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
 
     def gone(_: object) -> None:
-        here = _user_frame(sys._getframe(1))
+        here = _caller(sys._getframe(1))
         if here is not None and (id(here), here.f_lasti) == instruction:
             context.memory.setdefault(_FREED, []).append((storage, at))
 
@@ -50,7 +50,8 @@ def settle(context: RankContext) -> None:
             context.note(LostResult(at))
 
 
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the script that calls composesim; None if a library calls it, which may issue collectives to wait."""
+    while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame
+    return frame if frame is not None and is_user_code(frame.f_code.co_filename) else None
