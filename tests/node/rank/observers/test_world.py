@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import LossValue
-from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.process_groups import Collective, LostResult
 from compose_sim.node.records.script import ScriptEnd
 from tests.node.harness import Cluster
 
@@ -111,3 +111,48 @@ def test_a_line_that_issues_other_collectives_each_time_is_recorded_each_time(cl
     world, pair = issued[0].name, issued[5].name
     assert world != pair
     assert [each.name for each in issued] == [*[world] * 5, pair, world]
+
+
+LOSES = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms import Join
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(nn.Linear(4, 1))
+half = model.module.weight.detach().clone()
+
+def mean(tensor):
+    dist.all_reduce(tensor)
+    return tensor / 2
+
+for _ in range(20):  # a thread of gloo may hold a tensor for a moment longer, and then it is not noticed
+    dist.all_reduce(half / 2)  # lost
+    dist.all_reduce(half.clone(memory_format=torch.contiguous_format))  # lost
+    dist.all_reduce(half.view(-1))
+    dist.all_reduce(half.detach())
+    dist.all_reduce(half)
+    named = half / 2
+    dist.all_reduce(named)
+    mean(half / 2)
+    dist.all_reduce(half / 2, async_op=True).wait()
+with Join([model]):
+    for _ in range(1 + rank):
+        model(torch.ones(2, 4)).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+def test_a_result_that_the_script_cannot_use_is_recorded(cluster: Callable[..., Cluster]) -> None:
+    run = cluster(LOSES, nproc=2)
+    run.environment["COMPOSESIM_CHECK"] = "record"
+    run.start(1)
+    assert set(run.exit_codes().values()) == {0}, run.log(0)
+
+    places = {each.at and each.at[1] for each in run.observed(1).of(LostResult)}
+
+    lines = LOSES.splitlines()
+    assert {lines[line - 1].partition("# ")[2] for line in places if line} == {"lost"}
+    assert len(places) == 2
