@@ -282,7 +282,7 @@ def _is_replaced(value: object) -> bool:
 
 _program = sys.modules["__main__"]
 _original = _functions(globals())
-_distributed = {name: value for name, value in vars(dist).items() if isinstance(value, FunctionType)}
+_distributed = {name: value for name, value in vars(dist).items() if type(value) is FunctionType}
 for _each in (_program, sys.modules[__name__]):  # a script is imported later than this
     _each.__class__ = _Measuring
 sys.addaudithook(_notice)

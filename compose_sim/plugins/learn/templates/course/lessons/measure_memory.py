@@ -22,7 +22,7 @@ class Storages(TorchDispatchMode):
         self.at_least = at_least  # elements of a tensor that counts
         self.most = self.largest = self.most_bytes = 0  # elements, of all of them at once and of one
         self._given = given
-        self._free = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in given}
+        self._free = {each.untyped_storage()._cdata: _bytes(each) for each in given}
         self._found: dict[int, tuple[StorageWeakRef, int, int]] = {}  # with the bytes of an element, and of all
         self._bytes = 0  # of what was found, some of which may be gone
         self._resize = torch.UntypedStorage.resize_
@@ -69,7 +69,7 @@ class Storages(TorchDispatchMode):
 
     def _count(self) -> None:
         gradients = [each.grad for each in self._given if each.requires_grad and each.is_leaf and each.grad is not None]
-        free = self._free | {each.untyped_storage()._cdata: each.numel() * each.element_size() for each in gradients}
+        free = self._free | {each.untyped_storage()._cdata: _bytes(each) for each in gradients}
         self._found = {place: each for place, each in self._found.items() if not each[0].expired()}
         self._bytes = sum(count for _, _, count in self._found.values())
         beyond = [(size, max(0, count - free.get(place, 0))) for place, (_, size, count) in self._found.items()]
@@ -98,6 +98,10 @@ class Objects:
         """The bytes at this moment."""
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _has_storage(tensor: Tensor) -> bool:

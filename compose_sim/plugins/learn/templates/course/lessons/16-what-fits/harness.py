@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 with refusing("threads", "processes"):
-    from script import train_step
+    import script
 
 SAMPLES, STEPS = 1024, 3
 
@@ -23,6 +24,12 @@ def build() -> nn.Sequential:
 
 def bytes_of(tensors) -> int:
     return sum(each.numel() * each.element_size() for each in tensors)
+
+
+def bytes_of_arrays(module: ModuleType) -> int:
+    """Return the bytes of arrays that a module holds."""
+    sizes = [getattr(each, "nbytes", 0) for each in vars(module).values() if not isinstance(each, type)]
+    return sum(size for size in sizes if isinstance(size, int))
 
 
 class Gradients:
@@ -60,7 +67,7 @@ def main() -> None:
         state = [each for of_one in optimizers[0].state.values() for each in of_one.values()]
         storages = Storages([*model.parameters(), *state, inputs, targets])
         with objects if step else nullcontext(), storages, refusing("files", "threads", "processes"):
-            train_step(model, optimizers[0], inputs, targets)
+            script.train_step(model, optimizers[0], inputs, targets)
         optimizers[1].step()
         differs = max(differs, difference(zip(model.parameters(), theirs.parameters(), strict=True)))
         most = max(most, storages.most_bytes) if step else 0  # the first step makes the state, and imports modules
@@ -69,7 +76,7 @@ def main() -> None:
         end_differs=differs,
         bytes_without_activations=gradients.bytes_held,
         bytes_of_activations=most,
-        bytes_of_objects=objects.most,
+        bytes_of_objects=objects.most + bytes_of_arrays(script),
     )
 
 

@@ -46,7 +46,9 @@ def use_once(model: nn.Module) -> None:
 def main() -> None:
     torch.manual_seed(0)
     model = build()
+    at_first = living()
     use_once(model)
+    of_class = sum(size for place, size in living().items() if place not in at_first)  # which instances may use
     theirs = copy.deepcopy(model)
     adam = torch.optim.Adam(theirs.parameters(), lr=0.01)
     parameters, traffic = [*model.parameters()], Traffic()
@@ -67,7 +69,7 @@ def main() -> None:
             if step:  # what was kept from the step before
                 state = {each.untyped_storage().data_ptr() for of in adam.state.values() for each in of.values()}
                 tensors = sum(size for place, size in living().items() if place not in before and place not in state)
-                kept.append(tensors + objects.now - objects_before)
+                kept.append(of_class + tensors + objects.now - objects_before)
             with traffic, refusing("files", "threads", "processes"):
                 own.step()
             adam.step()
