@@ -94,9 +94,9 @@ def _needs_no_gpus(session: Session) -> bool:
 
 
 def _without_gpus(session: Session, listener: Listener, cause: Cause) -> Report:
-    """Check the script again, where it sees no GPU, and note how it would end on a machine with GPUs."""
+    """Check the script again, where it sees no GPU, and note how it ended with emulated GPUs."""
     at = where((cause.place.file, cause.place.line)) if cause.place and cause.place.line else ""
-    note = f"on a machine with GPUs, this script fails{at}: {cause.first_line}. It was checked without GPUs"
+    note = f"with GPUs, which are emulated here, this script fails{at}: {cause.first_line}. It was checked without GPUs"
     listener.progress(f"note: {note}.")
     request = session.request.with_spec(gpus="none")
     again = Session(request, name=session.name, folder=session.folder.path, engine=session.engine)

@@ -114,10 +114,9 @@ def default_memory_bytes(host: Host) -> int | None:
 def _shortages(ranks: list[int], host: Host, *, engine: str, launcher: str) -> list[_Shortage]:
     import_bytes = _CUDA_IMPORT_BYTES if host.python and host.python.torch_cuda else _IMPORT_BYTES
     rank_bytes = _MIN_RANK_BYTES.get(launcher, import_bytes)
-    node_bytes = _MIN_NODE_BYTES[engine]
     # Ranks are forked from a process with torch: each container has its own, plain processes share one.
-    node_bytes += import_bytes if engine == "docker" and launcher == "warm" else 0
-    memory = [node_bytes + rank_bytes * count for count in ranks]
+    server_bytes = import_bytes if engine == "docker" and launcher == "warm" else 0
+    memory = [_MIN_NODE_BYTES[engine] + server_bytes + rank_bytes * count for count in ranks]
     rank_processes = _RANK_PROCESSES.get(launcher, _TORCH_PROCESSES)
     processes = [_NODE_PROCESSES[engine] + rank_processes * count for count in ranks]
     disk = [_DISK_BYTES_PER_NODE] * len(ranks)

@@ -77,11 +77,11 @@ class Networks:
         shapes, means = [parse_link(text) for text in links], find_means()
         addresses = self._engine.addresses(self._plan)
         names = [node.name for node in self._plan.nodes]
-        routed = self._plan.subnet if self._plan.is_routed else None
+        routed = (self._plan.subnet or "") if self._plan.is_routed else ""
         changes = {}
         for status in self._engine.statuses(self._plan.run):
             if status.role == "node" and status.running and status.node in addresses:
-                network = decide_network(status.node, names, shapes, faults, routed=routed or "")
+                network = decide_network(status.node, names, shapes, faults, routed=routed)
                 script, start = render_script(network, addresses, means), _start_id(status)
                 applied_to, applied = self._applied.get(status.node, ("", ""))
                 is_new = applied_to != start

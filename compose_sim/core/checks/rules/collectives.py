@@ -80,13 +80,12 @@ def collective_mismatch(case: Case) -> Result:
 
 def _lost_result(observed: Observed) -> Result | None:
     """Find an all_reduce during the training whose result nothing can use. Equal numbers on all ranks only let them wait."""
-    lost: dict[Place, dict[int, int]] = {}
+    lost: dict[Place, Counter[int]] = {}  # times by rank
     for rank in observed:
         begun = rank.first(OptimizerStep)
         for each in rank.of(LostResult):
             if each.at and begun and each.index > begun.index:
-                of_rank = lost.setdefault(each.at, {})
-                of_rank[rank.rank] = of_rank.get(rank.rank, 0) + 1
+                lost.setdefault(each.at, Counter())[rank.rank] += 1
     for at, times in lost.items():
         given = [
             [each.values for each in rank.of(Collective) if each.at == at] for rank in observed if rank.rank in times

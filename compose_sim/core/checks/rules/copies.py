@@ -311,8 +311,8 @@ def _begun_alike(held: Mapping[int, Mapping[int, Mapping[tuple[str, Shape], str 
         if len(common) == 1 and min(len(matrices[one]), len(matrices[other])) > 1:
             same = next(iter(common))
             (name, shape), (its_name, _) = (matrices[rank][same] for rank in (one, other))
-            next_shapes = [_shape_after(same, matrices[rank]) for rank in (one, other)]
-            if name != its_name or (next_shapes[0] and next_shapes[0] == next_shapes[1]):
+            its_next, next_of_other = (_shape_after(same, matrices[rank]) for rank in (one, other))
+            if name != its_name or (its_next and its_next == next_of_other):
                 yield (one, other), (shape,), "one seed gave", None
 
 

@@ -7,6 +7,7 @@ rank, the others have learned nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
@@ -225,8 +226,9 @@ def in_parts(observed: Observed) -> tuple[str, str] | None:
     large = [each for each in observed.ranks[0].of(Collective) if each.shapes and not each.values and not each.moves]
     if 2 * sum(steps) <= len(steps) or len(large) < MIN_STEPS or 2 * len(large) * len(observed.ranks) < len(steps):
         return None
+    [((op, at), _)] = Counter((each.op, each.at) for each in large).most_common(1)  # others may be outside the steps
     return (
-        f"ranks compute each loss together, with {large[0].op}{where(large[0].at)} in forward, and each steps with its own gradient",
+        f"ranks compute each loss together, with {op}{where(at)} in forward, and each steps with its own gradient",
         "Where a tensor that all ranks hold enters a part of a layer, backward gives each rank a part of its gradient: all-reduce that "
         "gradient there, in the backward of an autograd function, or all-reduce the gradients of parameters that all ranks hold.",
     )

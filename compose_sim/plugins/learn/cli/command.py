@@ -75,8 +75,8 @@ def run(name: str | None) -> None:
     workbook, lesson = _chosen(name)
     if workbook.must_predict(lesson):
         print_text(f"Predict, before you run it: {lesson.lesson.question}")
-    if workbook.must_predict(lesson) and sys.stdin.isatty():
-        workbook.predict(lesson, click.prompt(PREDICT, default="", show_default=False))
+        if sys.stdin.isatty():
+            workbook.predict(lesson, click.prompt(PREDICT, default="", show_default=False))
     say(f"Running {lesson.name}: {format_count(lesson.lesson.nodes * lesson.lesson.ranks_per_node, 'rank')}…")
     result = attempt(lesson, workbook.folder)
     if result.was_interrupted:
