@@ -19,11 +19,11 @@ DOCKER_SAME_IMAGE = "composesim up, docker, the rivals' image"
 LOCAL = "composesim up, local"
 
 DOCKER_GOALS = [
-    Goal(text="≤ 0.6 × four bare torchrun", mine=DOCKER, rival=torchrun.NAME, factor=0.6),
+    Goal(text="≤ 0.5 × four bare torchrun", mine=DOCKER, rival=torchrun.NAME, factor=0.5),
     Goal(text="≤ 0.3 × TorchX local_docker", mine=DOCKER, rival=torchx.NAME, factor=0.3),
     Goal(text="≤ 0.3 × Kubeflow SDK containers", mine=DOCKER, rival=kubeflow.NAME, factor=0.3),
 ]
-LOCAL_GOALS = [Goal(text="≤ 0.33 × four bare torchrun", mine=LOCAL, rival=torchrun.NAME, factor=0.33)]
+LOCAL_GOALS = [Goal(text="≤ 0.28 × four bare torchrun", mine=LOCAL, rival=torchrun.NAME, factor=0.28)]
 BARE = (torchrun.NAME, torchrun.NAME_AS_TYPED)
 
 NOTES = [
