@@ -466,8 +466,9 @@ def groups(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[tupl
 
 
 def pairs(case: Case, by_rank: Mapping[int, Loader] | None = None) -> list[Pair]:
-    """Return all pairs of ranks that train one model together."""
-    return sorted({pair for group in groups(case, by_rank) for pair in combinations(group, 2)})
+    """Return all pairs of ranks that train one model together; of those that have this loader, if one is given."""
+    found = {pair for group in groups(case, by_rank) for pair in combinations(group, 2)}
+    return sorted(pair for pair in found if by_rank is None or set(pair) <= by_rank.keys())
 
 
 def drew_random(case: Case, loader: Loader) -> bool | None:

@@ -228,8 +228,7 @@ def compare(case: Case, left: Loader, right: Loader) -> CommonSamples | None:
 
 def compare_all(case: Case, by_rank: Mapping[int, Loader]) -> dict[Pair, CommonSamples]:
     """Return what pairs of ranks with this loader have in common, as far as it can be decided."""
-    both = [pair for pair in pairs(case, by_rank) if set(pair) <= by_rank.keys()]
-    found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in both}
+    found = {pair: compare(case, by_rank[pair[0]], by_rank[pair[1]]) for pair in pairs(case, by_rank)}
     return {pair: each for pair, each in found.items() if each is not None}
 
 
