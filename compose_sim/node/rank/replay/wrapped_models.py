@@ -92,6 +92,9 @@ def _mesh_group(sharded: Sequence[Any], name: str) -> tuple[int, ...]:
 
 
 def _parameter_groups(model: Any) -> list[Any]:
+    """Return the groups in which FSDP2 gathers a model's parameters; the first FSDP has none."""
+    if not hasattr(model, "_get_fsdp_state"):
+        return []
     state = model._get_fsdp_state()
     return [*(getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)])]
 
