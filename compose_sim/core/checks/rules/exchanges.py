@@ -168,7 +168,7 @@ def exchanges(optimizer: Optimizer) -> list[Exchange]:
     """Return after which steps ranks that had come apart were given the same weights."""
     rows = range(len(optimizer.rows))
     found: list[Exchange] = []
-    common: dict[Ranks, Vector] = {}
+    common: dict[Ranks, Vector] = {}  # what these ranks held alike, the last of them at the end
     changes: dict[Ranks, list[Vector]] = {}  # the mean of the ranks' changes, for each exchange
     for nth, earlier in sorted(optimizer.steps.items()):
         later = optimizer.steps.get(nth + 1, {})
@@ -178,15 +178,17 @@ def exchanges(optimizer: Optimizer) -> list[Exchange]:
             for rank in sorted(earlier.keys() & later.keys())
             if all(_is_whole(each, rows) for each in (earlier[rank].before, earlier[rank].after, later[rank].before))
         ]
+        before = {rank: joined(earlier[rank].before, rows) for rank in known}
+        for ranks in alike(before):
+            common.pop(ranks, None)
+            common[ranks] = before[ranks[0]]
         for ranks in alike({rank: joined(later[rank].before, rows) for rank in known}):
-            before = {rank: joined(earlier[rank].before, rows) for rank in ranks}
             then = {rank: joined(earlier[rank].after, rows) for rank in ranks}
-            if len(alike(before)) == 1:
-                common[ranks] = before[ranks[0]]
             apart = len(alike(then))
             if apart == 1:
                 continue
-            average, new, was = mean(list(then.values())), joined(later[ranks[0]].before, rows), common.get(ranks)
+            average, new = mean(list(then.values())), joined(later[ranks[0]].before, rows)
+            was = next((held for group, held in reversed(common.items()) if {*ranks} <= {*group}), None)
             earlier_changes = changes.setdefault(ranks, [])
             earlier_changes += [_minus(average, was)] if was is not None else []
             found.append(

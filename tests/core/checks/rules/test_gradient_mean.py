@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -213,8 +214,9 @@ def test_weights_that_are_added_between_steps_fail_and_averaged_ones_do_not(time
     assert gradient_mean.judge(case({0: local(0), 1: local(1)})).status == status
 
 
+@pytest.mark.parametrize("local_steps", [1, 2])
 @pytest.mark.parametrize(("times", "status"), [(0.7, "not-applicable"), (1.3, "not-applicable"), (3.6, "warned")])
-def test_changes_that_are_added_to_the_common_weights_warn(times: float, status: str) -> None:
+def test_changes_that_are_added_to_the_common_weights_warn(times: float, status: str, local_steps: int) -> None:
     def local(rank: int) -> list[Record]:
         found: list[Record] = [SketchedTensors(0, ROWS)]
         common = tuple(own(9, 9, row) for row in range(2))
@@ -223,7 +225,10 @@ def test_changes_that_are_added_to_the_common_weights_warn(times: float, status:
                 tuple(weighted([common[row], own(each, nth, row)], 2.0, 0.2) for row in range(2)) for each in range(4)
             ]
             gradient = (own(rank, nth, 0), own(rank, nth, 1))
-            found.append(SketchedStep(0, nth, own=gradient, used=gradient, before=common, after=ends[rank], at=AT))
+            held = [common, *[ends[rank]] * local_steps]
+            for before, after in pairwise(held):
+                made = len(found)
+                found.append(SketchedStep(0, made, own=gradient, used=gradient, before=before, after=after, at=AT))
             averages = [mean([end[row] for end in ends]) for row in range(2)]
             # Common + times * (average - common).
             common = tuple(weighted([common[row], averages[row]], 2 - 2 * times, 2 * times) for row in range(2))
