@@ -344,7 +344,8 @@ def _shared_before_training(observed: Observed) -> Iterator[Collective]:
         for each in rank.of(Collective, OptimizerStep):
             if isinstance(each, OptimizerStep):
                 break
-            if each.op in ("broadcast", "all_reduce") and len(each.shapes) == 1 and min(each.group) == rank.rank:
+            shares = each.op == "broadcast" or (each.op == "all_reduce" and each.moves != "gradient")
+            if shares and len(each.shapes) == 1 and min(each.group) == rank.rank:
                 yield each
 
 

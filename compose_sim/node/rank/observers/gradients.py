@@ -8,7 +8,7 @@ from ..context import RankContext, place, where
 from ..torch_hooks import points
 from .models import PENDING, Model, clean, living, sampled
 
-BACKWARDS, RETAINED = "gradients.backwards", "gradients.retained"
+BACKWARDS, ENDED, RETAINED = "gradients.backwards", "gradients.ended", "gradients.retained"  # counts of backward passes
 _STEPS, _AT = "gradients.steps", "gradients.at"
 
 
@@ -37,6 +37,7 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     try:
         yield
     finally:
+        memory[ENDED] = memory.get(ENDED, 0) + 1
         _after(context, call.error is not None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import tracked
 from ..context import RankContext
-from .gradients import BACKWARDS
+from .gradients import BACKWARDS, ENDED
 
 _STORAGES = "operands.storages"
 _FIRST = 4  # numbers
@@ -33,8 +33,8 @@ def kind_of(context: RankContext, operand: Any) -> str:
 
 
 def _storages(context: RankContext) -> dict[int, str]:
-    """Return what lies at each address, found anew after every step and backward pass, which give parameters new gradients."""
-    when = (context.steps, context.memory.get(BACKWARDS, 0), tracked.optimizers.made)
+    """Return what lies at each address; backward passes and steps give parameters new gradients."""
+    when = (context.steps, *(context.memory.get(each, 0) for each in (BACKWARDS, ENDED)), tracked.optimizers.made)
     known: tuple[Any, dict[int, str]] = context.memory.get(_STORAGES, (None, {}))
     if known[0] != when:
         known = context.memory[_STORAGES] = when, {each.untyped_storage().data_ptr(): kind for kind, each in _held()}
