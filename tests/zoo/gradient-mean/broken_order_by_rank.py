@@ -1,5 +1,6 @@
 """Ranks reduce the gradients of layers in different orders: each is averaged with that of another layer."""
 # expects: gradient-mean
+# also: params-in-sync
 
 import torch
 import torch.distributed as dist

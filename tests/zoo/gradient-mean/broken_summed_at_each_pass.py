@@ -1,6 +1,7 @@
 """A hook adds up each gradient over ranks after every backward pass, also what the passes before have added up already."""
 
 # expects: gradient-mean
+# also: matches-single
 # options: --nproc-per-node 1
 
 import torch

@@ -1,6 +1,7 @@
 """Expert parallelism by all_to_all in which the replicated router and head are left out of the reduction."""
 
 # expects: params-in-sync
+# also: gradient-mean
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,6 @@
 """Only rank 0 steps, as if it sent the weights to the others; DistributedDataParallel sends gradients, never weights."""
 # expects: params-in-sync
+# also: matches-single
 
 import torch
 import torch.distributed as dist
