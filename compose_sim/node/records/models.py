@@ -154,6 +154,15 @@ class RunningStatistics(Record):
 
 
 @dataclass(frozen=True)
+class SpreadTaken(Record):
+    """The variance of all numbers of a tensor was taken, or their standard deviation."""
+
+    is_root: bool  # whether it is the deviation
+    value: float
+    mean: float
+
+
+@dataclass(frozen=True)
 class RepeatedPass(Record):
     """A forward pass was repeated with the same inputs and random numbers."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import isclose, sqrt
+from statistics import fmean, pvariance
 
 from compose_sim.core.checks import (
     DDP_MODEL,
@@ -26,18 +28,25 @@ from compose_sim.core.checks.rules.copies import evaluations
 from compose_sim.core.checks.rules.gradients import FIX_GATHER
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_32_BIT
+from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.models import (
     DdpModel,
     LocalBatchNorm,
     OptimizerStep,
     RunningStatistics,
+    SpreadTaken,
     SteppedModel,
     UnusedParameters,
     WeightsBeforeSharding,
 )
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
 from compose_sim.node.records.replays import RecordedModels
+
+_APART = 0.05  # the variance of the ranks' means, relative to the mean of their variances
+_RECENT = 4  # spreads and reductions that may belong together
+_AS_PRINTED = 0.005  # a number that is printed is rounded
+_DECIMAL = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
 
 
 @check("wrapper-bypassed", "Is the model called through its DDP wrapper?", DDP_MODEL)
@@ -240,7 +249,7 @@ def _waited(names: str, case: Case) -> Result:
 @check("batchnorm-local", "Does BatchNorm normalize by the whole batch?")
 def batchnorm_local(case: Case) -> Result:
     """Look for BatchNorm modules in training mode in a DDP model of several ranks."""
-    apart = _apart(case) or _own_statistics(case)
+    apart = _apart(case) or _own_statistics(case) or _mean_of_spreads(case)
     if apart:
         return apart
     models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
@@ -312,6 +321,57 @@ def _own_statistics(case: Case) -> Result | None:
             ranks=sorted(ranks),
         )
     return None
+
+
+def _mean_of_spreads(case: Case) -> Result | None:
+    """Find variances of ranks' own numbers that are averaged over ranks, with the means, although the means are apart."""
+    by_rank = [list(_spreads_reduced(rank)) for rank in case.observed]
+    for together in zip(*by_rank, strict=False):
+        reduced, spreads = [each for each, _ in together], [each for _, each in together]
+        if len({each.at for each in reduced}) > 1 or len(reduced[0].group) != case.observed.world_size:
+            continue
+        within = fmean(each.value**2 if each.is_root else each.value for each in spreads)
+        between = pvariance(each.mean for each in spreads)
+        shown = fmean(each.value for each in spreads)
+        if between <= _APART * within or _is_printed(case, shown):
+            continue
+        low, high = min(spreads, key=lambda each: each.mean), max(spreads, key=lambda each: each.mean)
+        kind = "standard deviation" if spreads[0].is_root else "variance"
+        right = sqrt(within + between) if spreads[0].is_root else within + between
+        return warned(
+            f"the ranks average the {kind} of their own numbers, whose means are apart ({low.mean:.3g} on rank {low.rank}, "
+            f"{high.mean:.3g} on rank {high.rank}): that is {shown:.3g}, and the {kind} of all numbers is {right:.3g}",
+            fix="Add up the count, the sum and the sum of squares over the ranks with `dist.all_reduce`, and compute the mean and the "
+            "variance from these. If the number is only reported as a mean over ranks, nothing is wrong.",
+            at=reduced[0].at,
+        )
+    return None
+
+
+def _spreads_reduced(rank: RankObserved) -> Iterator[tuple[Collective, SpreadTaken]]:
+    """Yield what the rank gives to an all_reduce with the spread of some numbers, just after their mean or with it."""
+    taken: deque[SpreadTaken] = deque(maxlen=_RECENT)
+    given: deque[Collective] = deque(maxlen=_RECENT)
+    for each in rank.of(SpreadTaken, Collective):
+        if isinstance(each, SpreadTaken):
+            taken.append(each)
+        elif each.op == "all_reduce" and each.reduce in (None, "SUM", "AVG") and each.values:
+            given.append(each)
+            for spread in taken:
+                is_corrected = _holds(given, spread.mean**2)  # by the variance of the means
+                if _holds([each], spread.value) and _holds(given, spread.mean) and not is_corrected:
+                    yield each, spread
+                    break
+
+
+def _holds(given: Iterable[Collective], number: float) -> bool:
+    return any(isclose(value, number, rel_tol=ROUNDING_32_BIT) for each in given for value in each.values)
+
+
+def _is_printed(case: Case, number: float) -> bool:
+    """Return whether a rank prints the number: it is a report, and nobody need divide by it."""
+    lines = (line for printed in case.logs.values() for line in printed)
+    return any(isclose(float(each), number, rel_tol=_AS_PRINTED) for line in lines for each in _DECIMAL.findall(line))
 
 
 def never_stepped(case: Case) -> Result | None:

@@ -1,7 +1,7 @@
-"""Record, in `check`, running statistics that the script keeps by itself, such as those that normalize observations.
+"""Record, in `check`, the variances that a script takes and the running statistics that it keeps.
 
-They are found by their attributes: an object of one of the script's own classes has a mean, a spread and a count. They are looked at
-once, while a step is taken, because objects that a function made are gone when it has returned.
+The latter are found by their attributes: an object of one of the script's own classes has a mean, a spread and a count. They are
+looked at once, while a step is taken, because objects that a function made are gone when it has returned.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ...records.models import RunningStatistics
+from ...records.models import RunningStatistics, SpreadTaken
 from ...shared.frames import is_user_code
 from ..context import RankContext, place
 from ..torch_hooks import points
@@ -21,12 +21,23 @@ _SEEN = "running_statistics.seen"
 _MEANS = ("mean", "running_mean", "_mean")
 _SPREADS = ("var", "std", "running_var", "running_std", "_var", "_std", "M2", "m2", "S")
 _COUNTS = ("count", "n", "num", "steps", "momentum", "decay", "alpha", "_count", "_n")
-_MAX_VALUES = 4
+_MAX_VALUES, _MAX_SPREADS = 4, 200
+_SPREADS_TAKEN = "running_statistics.spreads"
 
 
 def begin(context: RankContext) -> None:
     if context.mode == "record":
         points.BEFORE_STEP.subscribe(_look)
+        points.SPREAD_TAKEN.subscribe(_note_spread)
+
+
+def _note_spread(context: RankContext, call: points.TorchCall) -> points.Steps:
+    taken = yield
+    spread = taken[0] if isinstance(taken, tuple) else taken
+    of = call.arguments[0] if call.arguments else call.options["input"]
+    count = context.memory[_SPREADS_TAKEN] = context.memory.get(_SPREADS_TAKEN, 0) + 1
+    if spread.numel() == 1 < of.numel() and count <= _MAX_SPREADS:
+        context.note(SpreadTaken(call.name.startswith("std"), float(spread), float(of.detach().double().mean())))
 
 
 def _look(context: RankContext, *_: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.wrapping import batchnorm_local
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
-from compose_sim.node.records.models import LocalBatchNorm, RunningStatistics
+from compose_sim.node.records.models import LocalBatchNorm, RunningStatistics, SpreadTaken
+from compose_sim.node.records.process_groups import Collective
 from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.replicas import AT, ddp, forward
 
@@ -57,3 +60,33 @@ def test_ranks_that_train_together_keep_equal_statistics(
         return [SketchedTensors(0, (SketchedTensor(None, "weight", (2, 2)),)), step, statistics]
 
     assert batchnorm_local.judge(case({rank: trained(rank) for rank in range(2)})).status == status
+
+
+@pytest.mark.parametrize(
+    ("means", "more", "logged", "status"),
+    [
+        ((-1.5, 0.5), (), "", WARNED),
+        ((0.5, 0.5), (), "", NOT_APPLICABLE),  # the same mean everywhere: nothing is left out
+        ((-1.5, 0.5), (2.25, 0.25), "", NOT_APPLICABLE),  # the squares of the means are reduced, too
+        ((-1.5, 0.5), (), "reward spread 2.25", NOT_APPLICABLE),  # a report
+    ],
+)
+def test_the_mean_of_variances_leaves_out_how_far_means_are_apart(
+    means: tuple[float, float], more: tuple[float, ...], logged: str, status: str
+) -> None:
+    variances = (2.0, 2.5)
+
+    def records(rank: int) -> Records:
+        values = (means[rank], variances[rank], *(more[rank : rank + 1]))
+        return [
+            SpreadTaken(is_root=False, value=variances[rank], mean=means[rank]),
+            Collective("all_reduce", group=(0, 1), shapes=((2,),), values=values, at=AT),
+        ]
+
+    found = replace(case({rank: records(rank) for rank in range(2)}), logs={0: [logged]})
+    result = batchnorm_local.judge(found)
+
+    assert result.status == status
+    if status == WARNED:
+        assert "that is 2.25, and the variance of all numbers is 3.25" in result.detail
+        assert at(result) == AT
