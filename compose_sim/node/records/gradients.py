@@ -56,6 +56,9 @@ class LossSlope(Record):
     is_cut: bool = (
         False  # whether the forward pass used values without their gradients, chose by values, or used autocast
     )
+    scaled: float | None = None  # what the script multiplied the gradient of that parameter by before the step
+    most_scaled: float | None = None  # the largest such number of all parameters
+    began: int = 0  # the hash of what that parameter held at the first step
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class SketchedStep(Record):
     backwards: int = 0  # that added to the gradients
     mean_times: float | None = None  # if each backward pass started from a mean over samples, what multiplies it
     sum_times: float | None = None  # the same for a sum
+    each_times: float | None = (
+        None  # what multiplies the loss of one sample or target, if the script or the loss function counts them
+    )
     in_forward: int = 0  # collectives between the last step and the first backward pass
     in_backward: int = 0  # and from then on to the end of the last backward pass
     passes: tuple[tuple[Sketch, ...], ...] = ()  # what each of several backward passes added to the first parameters

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from math import log2, sqrt
+from math import inf, log2, sqrt
 
 from compose_sim.core.checks import FAILED, Case, Result, check, failed, not_applicable, passed, warned, where
+from compose_sim.core.checks.loss_counts import counted_steps, divided_losses
 from compose_sim.core.checks.repeated_steps import (
     Factor,
     beyond_tolerance,
@@ -36,7 +36,7 @@ from compose_sim.core.checks.tolerances import (
     ROUNDING_COMBINATION,
     SHARD_FACTOR,
 )
-from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import BY_HAND, OptimizerStep
@@ -54,6 +54,8 @@ _OWN_NORM = (
     "Clip by a norm that is equal on all ranks: add up over the ranks the squares of what only one rank holds, such as an expert or a "
     "shard, then call torch.nn.utils.clip_grads_with_norm_.",
 )
+# How many times as many targets a rank has as another, of which ranks rightly take a mean each; the mean of a loss function is common.
+_UNEQUAL, _UNEQUAL_MEAN = 1.25, 1.5
 _OWN_SCALE = (
     "divides by a loss scale of its own",
     "Give all ranks the same loss scale: reduce whether a gradient is infinite (`op=dist.ReduceOp.MAX`) before the scale changes.",
@@ -200,6 +202,7 @@ def loss_scale(case: Case) -> Result:
             or _never_divided(case)
             or _divided_twice(case)
             or _divided_by_all(case)
+            or _counted_apart(case)
             or not_applicable(why)
         )
     world_size = case.observed.world_size
@@ -220,7 +223,7 @@ def loss_scale(case: Case) -> Result:
         by_all = _divided_by_all(case) if abs(factor.value / world_size - 1) < LOSS_FACTOR else None
         return by_all if by_all and by_all.status == FAILED else _wrong_factor(factor, case)
     if blurred:
-        return not_applicable(f"{blurred}, so gradients cannot be compared")
+        return _counted_apart(case) or not_applicable(f"{blurred}, so gradients cannot be compared")
     alone = alone_steps(case)
     if not steps and not (alone and not beyond_tolerance(alone, case)):
         return not_applicable(why_not_joined(case.single))
@@ -296,10 +299,7 @@ def _added_up(case: Case) -> Iterator[tuple[SketchedStep, float]]:
 def _divided_by_all(case: Case) -> Result | None:
     """Judge a sum that is divided by the count of all ranks: whether the mean over ranks is undone."""
     world_size = case.observed.world_size
-    models = list(case.observed.of(RecordedModels))
-    reductions = [found for each in optimizers(case.observed) for found in each.reductions]
-    is_mean = all(len(each.ranks) == world_size and abs((each.factor or 0.0) - 1) < LOSS_FACTOR for each in reductions)
-    if not (reductions and is_mean) and not (models and all(each.averaged for each in models)):
+    if not _takes_the_mean(case.observed, LOSS_FACTOR):
         return None
     found = list(divided_losses(case.observed))
     if len({each.step.nth for each in found}) < MIN_STEPS or len({each.times for each in found}) > 1:
@@ -312,6 +312,37 @@ def _divided_by_all(case: Case) -> Result | None:
         f"at {len(found)} steps {text}, and the gradients of all ranks are averaged, which divides by {world_size} again",
         fix="Multiply the loss by the world size: `loss_sum * dist.get_world_size() / count`.",
         at=first.step.at,
+    )
+
+
+def _takes_the_mean(observed: Observed, tolerance: float) -> bool:
+    """Return whether steps use the mean over all ranks of what these computed, but for a factor that is 1 within the tolerance."""
+    models = list(observed.of(RecordedModels))
+    found = [each for optimizer in optimizers(observed) for each in optimizer.reductions]
+    is_mean = all(
+        len(each.ranks) == observed.world_size and each.factor is not None and abs(each.factor - 1) < tolerance
+        for each in found
+    )
+    return (bool(found) and is_mean) or (bool(models) and all(each.averaged for each in models))
+
+
+def _counted_apart(case: Case) -> Result | None:
+    """Find losses that each rank divides by a count of its own, of which ranks have unequal ones, before the mean over ranks."""
+    if not _takes_the_mean(case.observed, inf):
+        return None
+    steps = list(counted_steps(case.observed))
+    unequal = [each for each in steps if each.ratio > (_UNEQUAL if each.is_sum else _UNEQUAL_MEAN)]
+    if len(steps) < MIN_STEPS or 2 * len(unequal) < len(steps):
+        return None
+    first = unequal[0]
+    few, many = min(first.counts, key=first.counts.__getitem__), max(first.counts, key=first.counts.__getitem__)
+    return warned(
+        f"at {len(unequal)} of {format_count(len(steps), 'step')} each rank divides its loss by the count of its own targets (rank "
+        f"{few}: {first.counts[few]:.4g}, rank {many}: {first.counts[many]:.4g}), and the gradients of all ranks are averaged: a "
+        f"target of rank {few} counts {first.ratio:.2f} times as much as one of rank {many}",
+        fix="Divide by the count of all ranks, and multiply by the world size, as the mean over ranks divides again: "
+        "`dist.all_reduce(count)`, then `loss_sum * dist.get_world_size() / count`.",
+        at=first.at,
     )
 
 
@@ -406,50 +437,3 @@ def _fixed_rates(
         one, many = single.get(key), recorded.get(key)
         if one is not None and many is not None and (key != "lr" or all(step.get("lr") == many for step in all_steps)):
             yield name, one, many
-
-
-_ADDED = ("all_reduce", "all_gather", "all_gather_into_tensor")
-Exchanged = list[Collective]  # before one step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedLoss:
-    """In one step, the loss of each rank was a sum over its samples times `times` and divided by `count`, that of all ranks."""
-
-    step: SketchedStep
-    count: float
-    times: float
-
-
-def divided_losses(observed: Observed) -> Iterator[DividedLoss]:
-    """Yield the steps before which the losses of all ranks were divided by such a count."""
-    by_rank = [_steps(rank) for rank in observed]
-    for steps in zip(*by_rank, strict=False):
-        numbers = {step.sum_times for step, _ in steps}
-        number = next(iter(numbers))
-        if len(numbers) > 1 or not number:
-            continue
-        for count in _sums([exchanged for _, exchanged in steps], observed.world_size):
-            for times in (1.0, float(observed.world_size)):
-                if count > 1 and abs(number * count - times) < ROUNDING_32_BIT_SUM * times:
-                    yield DividedLoss(step=steps[0][0], count=count, times=times)
-
-
-def _steps(rank: RankObserved) -> list[tuple[SketchedStep, Exchanged]]:
-    found: list[tuple[SketchedStep, Exchanged]] = []
-    exchanged: Exchanged = []
-    for each in rank.of(Collective, SketchedStep):
-        if isinstance(each, SketchedStep):
-            found.append((each, exchanged))
-            exchanged = []
-        elif each.values and each.op in _ADDED and each.reduce is None:
-            exchanged.append(each)
-    return found
-
-
-def _sums(exchanged: Sequence[Exchanged], world_size: int) -> Iterator[float]:
-    """Yield the sums over ranks of the numbers that all of them exchanged."""
-    for together in zip(*exchanged, strict=False):
-        calls = {(each.op, each.at, len(each.values)) for each in together}
-        if len(together[0].group) == world_size and len(calls) == 1:
-            yield from map(sum, zip(*(each.values for each in together), strict=True))

@@ -8,11 +8,15 @@ from typing import NamedTuple
 
 from compose_sim.core.checks import Case, Result, names_text, warned
 from compose_sim.core.checks.repeated_steps import step_place
+from compose_sim.core.checks.rules.gradients import ADAPTIVE
+from compose_sim.core.checks.tolerances import LOSS_FACTOR
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.gradients import LossSlope
+from compose_sim.node.records.gradients import LossSlope, SketchedStep
+from compose_sim.node.records.precautions import Clip
 
 _MIN_MOVES, MIN_STEPS = 3, 5  # moves of a parameter; steps, of which the first two move nothing
 _UNSOUND = 0.95  # the correlation of both changes: that of right gradients is nearly 1
+_SIZE = 0.1  # multiples of a change, which a step's curvature blurs
 _NOISE = 1e-5  # of a loss, relative
 
 
@@ -22,6 +26,8 @@ class _Move(NamedTuple):
     change: float  # of the mean loss of all ranks
     predicted: float  # by the gradients
     loss: float
+    is_scaled: bool  # whether the script may have scaled this gradient otherwise than those of other parameters
+    is_own: bool  # whether ranks that began with the same values hold others by now, as in local SGD
 
 
 def _moves(case: Case) -> list[_Move]:
@@ -54,7 +60,12 @@ def _moves(case: Case) -> list[_Move]:
         change, loss = mean(other - one for one, other in pairs), mean(abs(one) for one, _ in pairs)
         if products and all(map(isfinite, (predicted, change, loss))):
             name = next(each.parameter for each in notes.values() if each.parameter)
-            found.append(_Move(name, len(products), change, predicted, loss))
+            is_scaled = any(
+                each.scaled is None or not isclose(each.scaled, each.most_scaled or 0.0, rel_tol=LOSS_FACTOR)
+                for each in notes.values()
+            )
+            is_own = len({each.began for each in notes.values()}) < len(products)
+            found.append(_Move(name, len(products), change, predicted, loss, is_scaled, is_own))
     return found
 
 
@@ -81,7 +92,7 @@ def judge_slopes(case: Case) -> Result | None:
     }
     unsound = [name for name, value in correlations.items() if value < _UNSOUND]
     if not unsound:
-        return None
+        return _judge_sizes(case, {name: by_name[name] for name in correlations})
     worst = min(unsound, key=lambda name: correlations[name])
     return warned(
         f"the gradients of {names_text(unsound)} do not say how the loss changes if they are moved a little: the correlation is "
@@ -91,6 +102,33 @@ def judge_slopes(case: Case) -> Result | None:
         "`--skip matches-single`.",
         at=step_place(case),
     )
+
+
+def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
+    """Find parameters whose gradients are a multiple of what the loss asks, while those of the others are not."""
+    world_size = case.observed.world_size
+    types = {each.type for each in case.observed.of(SketchedStep)}
+    matters = any(not each.startswith(ADAPTIVE) for each in types) or any(case.observed.of(Clip))
+    times = {name: 1 / slope for name, each in moves.items() if (slope := _slope(each)) > 0}
+    least = min(times, key=lambda name: times[name], default="")
+    for name, each in times.items() if matters else ():
+        several = round(each / times[least])
+        is_judged = not any(move.is_scaled or move.is_own for one in (name, least) for move in moves[one])
+        if 1 < several <= world_size and isclose(each, several * times[least], rel_tol=_SIZE) and is_judged:
+            return warned(
+                f"the gradient of {name} is {several} times as large as the change of the mean loss over ranks asks, over "
+                f"{len(moves[name])} steps in which it was moved a little, beside that of {least}",
+                fix="Divide the gradients of parameters that a rank has for all ranks, such as an expert, by the number of ranks whose "
+                "samples they add up, as the gradients of the others are averaged.",
+                at=step_place(case),
+            )
+    return None
+
+
+def _slope(found: list[_Move]) -> float:
+    """Return how much of the predicted change there is."""
+    square = sum(each.predicted**2 for each in found)
+    return sum(each.change * each.predicted for each in found) / square if square > 0 else 0.0
 
 
 def _correlation(found: list[_Move]) -> float:

@@ -10,6 +10,7 @@ themselves would be pickled with the model.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,15 +27,29 @@ _MAX_TENSORS, _MAX_ELEMENTS = 200, 1 << 16  # spread evenly
 _MAX_PASSES, _PASS_TENSORS = 8, 16  # of which the gradients of each backward pass are recorded too
 _OWN, _OPTIMIZERS, _WINDOW, _WEIGHTS = (f"sketches.{name}" for name in ("own", "optimizers", "window", "weights"))
 _REDUCTION_MEAN = 1
-_DEPTH = 8
+_DEPTH, _MAX_TERMS = 8, 6
 _KEEP_SCALE = frozenset(f"{name}Backward" for name in ("Neg", "ToCopy", "View", "Squeeze", "Clone", "Alias"))
 
 
-class LossScale(NamedTuple):
-    """A loss is a mean over samples, or else a sum, times a number."""
+class LossTerm(NamedTuple):
+    """A term of a loss: a mean or a sum over samples, times a number."""
 
     is_mean: bool
-    times: float
+    times: float  # without its sign
+    each: (
+        float | None
+    )  # what multiplies the loss of one sample or target; None if their number is that of a tensor's elements
+
+
+class LossScale(NamedTuple):
+    """The terms of a loss, put together: `None` where they differ, or where a term is neither a mean nor a sum."""
+
+    mean_times: float | None  # if all terms are means, the largest number that multiplies one
+    sum_times: float | None  # the same of sums
+    each_times: float | None  # what multiplies the loss of one sample or target, if that is counted in one way
+
+
+_UNKNOWN = LossScale(None, None, None)
 
 
 @dataclass
@@ -55,7 +70,7 @@ class Window:
     stepped_at: int = 0  # collectives so far
     began_at: int | None = None
     ended_at: int = 0
-    scales: set[LossScale | None] = field(default_factory=set)
+    scales: set[LossScale] = field(default_factory=set)
 
 
 def begin(context: RankContext) -> None:
@@ -120,7 +135,7 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         context.guard(parameter_names.__name__, parameter_names.note_names, index, numbered)
     mine = [owns.get(id(each)) for each in chosen]
     window: Window = context.memory.setdefault(_WINDOW, Window())
-    scale = next(iter(window.scales)) if len(window.scales) == 1 else None
+    scale = next(iter(window.scales)) if len(window.scales) == 1 else _UNKNOWN
     began = window.ended_at if window.began_at is None else window.began_at
     context.memory["sketches.pending"] = {
         "own": tuple(
@@ -130,8 +145,7 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         "before": tuple(_plain(sums_of(context, each)) for each in chosen),
         "passes": _passes(mine[:_PASS_TENSORS]),
         "backwards": max((own.backwards for own in mine if own is not None), default=0),
-        "mean_times": scale.times if scale is not None and scale.is_mean else None,
-        "sum_times": scale.times if scale is not None and not scale.is_mean else None,
+        **scale._asdict(),
         "in_forward": max(0, began - window.stepped_at),
         "in_backward": max(0, window.ended_at - began),
         "copy_of": copied_model(optimizer, models),
@@ -172,50 +186,69 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     if window.began_at is None:
         window.began_at = issued(context)
     is_loss = call.value("grad_tensors") is None  # else the output of a pipeline's stage, which is no mean over samples
-    window.scales.add(scale_of(getattr(points.root_of(call), "grad_fn", None)) if is_loss else None)
+    window.scales.add(scale_of(getattr(points.root_of(call), "grad_fn", None)) if is_loss else _UNKNOWN)
     try:
         yield
     finally:
         context.memory.setdefault(_WINDOW, Window()).ended_at = issued(context)
 
 
-def scale_of(node: Any, terms: int = 6) -> LossScale | None:
-    """
-    Return whether a loss ends in a mean or a sum over samples, and by which number, without its sign, it multiplies that; else None.
+def scale_of(node: Any) -> LossScale:
+    """Return by which numbers a loss multiplies the means or the sums over samples that it is made of."""
+    terms = list(_terms(node, 1.0, _MAX_TERMS))
+    known = [each for each in terms if each is not None]
+    times = max((each.times for each in known), default=None) if len(known) == len(terms) else None
+    counted = {each.each for each in known if each.each is not None}
+    return LossScale(
+        times if all(each.is_mean for each in known) else None,
+        times if not any(each.is_mean for each in known) else None,
+        counted.pop() if len(counted) == 1 else None,
+    )
 
-    Of a sum of several means, it is that of the term with the largest number.
-    """
-    times = 1.0
+
+def _terms(node: Any, times: float, more: int) -> Iterator[LossTerm | None]:
+    """Yield the terms of a loss, up to `more` and one; None for one that is neither a mean nor a sum."""
     for _ in range(_DEPTH):
         name = type(node).__name__.rstrip("0123456789")
-        if name in ("MeanBackward", "SumBackward"):
-            return LossScale(name == "MeanBackward", abs(times))
-        if hasattr(node, "_saved_reduction"):
-            return LossScale(node._saved_reduction == _REDUCTION_MEAN, abs(times)) if node._saved_reduction else None
         inputs = [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+        if name in ("MeanBackward", "SumBackward"):
+            is_mean = name == "MeanBackward"
+            yield LossTerm(is_mean, abs(times), None if is_mean else abs(times))
+            return
+        if getattr(node, "_saved_reduction", 0):
+            yield _reduced(node, abs(times))
+            return
         if (
             name in ("AddBackward", "SubBackward") and len(inputs) > 1
         ):  # terms with weights, as in reinforcement learning
-            if not terms or getattr(node, "_saved_alpha", 1) != 1:
-                return None
-            found = [scale_of(each, terms - 1) for each in inputs]
-            known = [each for each in found if each is not None]
-            if len(known) < len(found) or len({each.is_mean for each in known}) > 1:
-                return None
-            return LossScale(known[0].is_mean, abs(times) * max(each.times for each in known))
+            if not more or getattr(node, "_saved_alpha", 1) != 1:
+                break
+            for each in inputs:
+                yield from _terms(each, times, more - 1)
+            return
         if len(inputs) != 1:
-            return None
+            break
         if name in ("MulBackward", "DivBackward"):
             number = getattr(node, "_saved_other", None)
             number = getattr(node, "_saved_self", None) if number is None and name == "MulBackward" else number
             number = float(number) if number is not None and getattr(number, "numel", lambda: 1)() == 1 else 0.0
             if not number:
-                return None
+                break
             times = times * number if name == "MulBackward" else times / number
         elif name not in _KEEP_SCALE:
-            return None
+            break
         node = inputs[0]
-    return None
+    yield None
+
+
+def _reduced(node: Any, times: float) -> LossTerm:
+    """Return the term of a loss function: the mean of a cross entropy leaves out targets that are to be ignored."""
+    is_mean = node._saved_reduction == _REDUCTION_MEAN
+    if not is_mean:
+        return LossTerm(False, times, times)
+    counted = getattr(node, "_saved_total_weight", None)
+    weight = float(counted) if counted is not None and counted.numel() == 1 else 0.0
+    return LossTerm(True, times, times / weight if weight > 0 else None)
 
 
 def _chosen(optimizer: Any) -> list[Any]:

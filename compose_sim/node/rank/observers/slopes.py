@@ -26,6 +26,7 @@ _STEPS, _FIRST = 24, 2  # steps that are measured, and the first in which a para
 _PARAMETERS = 5
 _MAX_ELEMENTS = 200_000  # of all parameters: gradients are saved after each backward pass
 _MAX_BACKWARDS = 16  # of one step
+_PROPORTIONAL = 1e-3
 _MOVE = 0.003  # relative to the size of the numbers in a parameter
 
 
@@ -42,10 +43,12 @@ class Slopes:
     moved: Any = None  # the parameter
     name: str = ""
     held: int = 0
+    began: dict[int, int] = field(default_factory=dict)  # the hash of what each parameter held at the first step
     product: float | None = None
     direction: Any = None
     kept: Any = None  # its values, while it is moved
     base: Any = None  # its gradient before the first backward pass of a step
+    added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
     chooses: bool = False  # the forward pass so far has chosen something by values that depend on the parameter
     is_over: bool = False
@@ -72,8 +75,15 @@ def _module_called(context: RankContext, module: Any, *_: Any) -> None:
         return
     if slopes.step == 0:
         slopes.called.number(module)
+        slopes.is_cut |= _computes_low(module)
     if context.mode == PROBE and slopes.step >= _FIRST and slopes.kept is None:
         _move(slopes)
+
+
+def _computes_low(module: Any) -> bool:
+    from ..replay.wrapped_models import computes_low
+
+    return (hasattr(module, "mixed_precision") or hasattr(module, "_get_fsdp_state")) and computes_low(module)
 
 
 def _detach(context: RankContext, call: points.TorchCall) -> None:
@@ -96,6 +106,31 @@ def _autocast(context: RankContext, _: points.TorchCall) -> None:
     context.memory[_SLOPES].is_cut = True
 
 
+def _leave_padding(slopes: Slopes) -> None:
+    """Leave out the row of an embedding that stands for padding: it has no gradient on purpose."""
+    for each in (module for model in slopes.called.modules() for module in model.modules()):
+        row = getattr(each, "padding_idx", None)
+        if (
+            row is not None
+            and getattr(each, "weight", None) is slopes.moved
+            and len(slopes.direction) == len(each.weight)
+        ):
+            slopes.direction[row] = 0
+
+
+def _local(tensor: Any) -> Any:
+    """Return the memory of a tensor, or of the rank's part of a DTensor."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _gradient(parameter: Any) -> Any:
+    """Return the gradient of what the rank holds of a parameter; None if there is none, or if it still has to be reduced."""
+    gradient = parameter.grad
+    is_like_it = getattr(gradient, "placements", None) == getattr(parameter, "placements", None)
+    return None if gradient is None or not is_like_it else _local(gradient)
+
+
 def _parameters(slopes: Slopes) -> list[tuple[str, Any]]:
     """Return the parameters that are trained; none if they are not plain tensors of many digits, or too many."""
     torch = sys.modules["torch"]
@@ -106,7 +141,7 @@ def _parameters(slopes: Slopes) -> list[tuple[str, Any]]:
         if each.requires_grad
     }
     precise = (torch.float32, torch.float64)
-    plain = all(type(each.detach()) is torch.Tensor and each.dtype in precise for _, each in found.values())
+    plain = all(type(_local(each)) is torch.Tensor and each.dtype in precise for _, each in found.values())
     few = sum(each.numel() for _, each in found.values()) <= _MAX_ELEMENTS
     return [*found.values()] if plain and few else []
 
@@ -122,13 +157,15 @@ def _move(slopes: Slopes) -> None:
     if slopes.moved is None:
         chosen = trained[:: -(-len(trained) // _PARAMETERS)]
         slopes.name, slopes.moved = chosen[(slopes.step - _FIRST) % len(chosen)]
-        slopes.held = hash_of(slopes.moved)
+        values = _local(slopes.moved)
+        slopes.held = hash_of(values)
         draws = torch.Generator(device="cpu").manual_seed(slopes.held % (1 << 63))
-        size = float(slopes.moved.detach().double().square().mean()) ** 0.5 or 0.1
-        direction = _MOVE * size * torch.randn(slopes.moved.shape, generator=draws, device="cpu")
-        slopes.direction = direction.to(slopes.moved.device, slopes.moved.dtype)
-    slopes.kept = slopes.moved.detach().clone()
-    slopes.moved.data.add_(slopes.direction)
+        size = (float(values.double().square().mean()) if values.numel() else 0.0) ** 0.5 or 0.1
+        direction = _MOVE * size * torch.randn(values.shape, generator=draws, device="cpu")
+        slopes.direction = direction.to(values.device, values.dtype)
+        _leave_padding(slopes)
+    slopes.kept = _local(slopes.moved).clone()
+    _local(slopes.moved).add_(slopes.direction)
 
 
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -140,10 +177,12 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     if getattr(root, "numel", None) is not None and root.numel() == 1 and call.value("grad_tensors") is None:
         slopes.loss = (slopes.loss or 0.0) + float(root.item())
     if slopes.backwards == 0 and parameter is not None:
-        slopes.base = parameter.grad.clone() if parameter.grad is not None else None
+        base = _gradient(parameter)
+        slopes.base = base.clone() if base is not None else None
     yield
-    if parameter is not None and parameter.grad is not None:
-        gradient = parameter.grad if slopes.base is None else parameter.grad - slopes.base
+    gradient = _gradient(parameter) if parameter is not None else None
+    if gradient is not None:
+        gradient = gradient if slopes.base is None else gradient - slopes.base
         slopes.product = float((gradient * slopes.direction).sum())
     _put_back(slopes)
     if slopes.backwards < _MAX_BACKWARDS:
@@ -153,29 +192,45 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _put_back(slopes: Slopes) -> None:
     if slopes.kept is not None:
-        slopes.moved.data.copy_(slopes.kept)
+        _local(slopes.moved).copy_(slopes.kept)
         slopes.kept = None
 
 
 def _keep(context: RankContext, slopes: Slopes) -> None:
     """Save the gradients in the first run, and use them in the second."""
     from ..replay.batches import compact
+    from ..replay.inputs import hash_of
 
     torch = sys.modules["torch"]
     path = slopes.folder / f"slope.{context.events.rank}.{slopes.step}.{slopes.backwards}.pt"
     trained = _parameters(slopes)
-    slopes.graded |= {id(each) for _, each in trained if each.grad is not None}
+    gradients = [_gradient(each) for _, each in trained]
+    if slopes.step == 0:
+        slopes.began = {id(each): hash_of(_local(each)) for _, each in trained}
+    slopes.graded |= {id(each) for (_, each), gradient in zip(trained, gradients) if gradient is not None}
     context.memory[IN_CHECKPOINT] = True
     try:
         if context.mode != PROBE:
-            torch.save(compact([each.grad for _, each in trained]), path)
+            torch.save(compact(gradients), path)
             return
         recorded = torch.load(path) if path.exists() else []
     finally:
         context.memory[IN_CHECKPOINT] = False
-    for (_, each), gradient in zip(trained, recorded):
-        if each.grad is not None and gradient is not None:
-            each.grad.copy_(gradient)
+    for (_, each), gradient, first in zip(trained, gradients, recorded):
+        if gradient is not None and first is not None:
+            gradient.copy_(first)
+            slopes.added[id(each)] = first
+
+
+def _scaled(slopes: Slopes, parameter: Any) -> float | None:
+    """Return by what a gradient was multiplied between the backward pass and the step; None if it was changed otherwise."""
+    gradient, added = _gradient(parameter), slopes.added.get(id(parameter))
+    if gradient is None or added is None or gradient.shape != added.shape:
+        return None
+    one, other = gradient.double().flatten(), added.double().flatten()
+    square = float(other @ other)
+    times = float(one @ other) / square if square > 0 else 0.0
+    return times if times and float((one - times * other).norm()) < _PROPORTIONAL * abs(times) * square**0.5 else None
 
 
 def _before_step(context: RankContext, _: Any) -> None:
@@ -183,10 +238,23 @@ def _before_step(context: RankContext, _: Any) -> None:
     if slopes.is_over:
         return
     _put_back(slopes)  # if no backward pass came
-    context.note(LossSlope(slopes.step, slopes.loss, slopes.name, slopes.held, slopes.product, slopes.is_cut))
+    scales = [_scaled(slopes, each) for _, each in _parameters(slopes)] if slopes.moved is not None else []
+    noted = LossSlope(
+        slopes.step,
+        slopes.loss,
+        slopes.name,
+        slopes.held,
+        slopes.product,
+        slopes.is_cut,
+        None if slopes.moved is None else _scaled(slopes, slopes.moved),
+        max((each for each in scales if each is not None), default=None),
+        slopes.began.get(id(slopes.moved), 0),
+    )
+    context.note(noted)
     ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not _parameters(slopes)
     slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
     slopes.name, slopes.moved, slopes.direction, slopes.product, slopes.base = "", None, None, None, None
+    slopes.added = {}
     if ends:
         slopes.is_over = True
         if context.mode == PROBE:

@@ -193,3 +193,33 @@ def test_accumulated_batches_are_divided_by_their_number(
 
     assert result.status == status
     assert (at(result) == AT) == (status == WARNED)
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_sum", "averaged", "status"),
+    [
+        ((30, 60, 40, 50), True, True, WARNED),
+        ((30, 60, 40, 50), False, True, WARNED),
+        ((30, 60, 40, 50), True, False, NOT_APPLICABLE),  # nothing averages: ranks may weigh by their counts
+        ((50, 60, 55, 52), True, True, NOT_APPLICABLE),
+        ((50, 70, 55, 52), False, True, NOT_APPLICABLE),  # as many as a mask that is drawn at random leaves
+        ((45, 45, 45, 45), True, True, NOT_APPLICABLE),  # the mean of all
+    ],
+)
+def test_targets_that_each_rank_counts_by_itself_weigh_differently(
+    counts: tuple[int, ...], is_sum: bool, averaged: bool, status: str
+) -> None:
+    def records(rank: int) -> list[Record]:
+        times = 1 / counts[rank]
+        found: list[Record] = [RecordedModels(0, averaged=averaged), SketchedTensors(0, ())]
+        for nth in range(1, 5):
+            mean, total = (None, times) if is_sum else (1.0, None)
+            step = SketchedStep(0, nth, (), (), (), (), 1, mean_times=mean, sum_times=total, each_times=times, at=AT)
+            found.append(step)
+        return found
+
+    result = loss_scale.judge(two_nodes(records))
+
+    assert result.status == status
+    assert (at(result) == AT) == (status == WARNED)
+    assert ("2.00 times" in result.detail) == (status == WARNED)

@@ -11,7 +11,8 @@ from compose_sim.core.checks.rules.replays import may_be_probed
 from compose_sim.core.checks.rules.slopes import judge_slopes
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import LossSlope
+from compose_sim.node.records.gradients import LossSlope, SketchedStep
+from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import observe
 
@@ -85,3 +86,53 @@ def test_ranks_that_make_other_steps_are_not_compared() -> None:
     assert not asked(observed([5, 5], Join(enabled=True)))
     ends = {rank: observe(rank, [LossSlope(0, 1.0, "", 0, None), ScriptEnd(steps=9 - rank)]) for rank in range(2)}
     assert not asked(Observed(ranks=ends))
+
+
+@pytest.mark.parametrize(
+    ("times", "scaled", "optimizer", "began", "is_found"),
+    [
+        (2.0, 1.0, "SGD", (0, 1), True),
+        (2.0, 0.5, "SGD", (0, 1), False),  # the script divides before the step
+        (2.0, None, "SGD", (0, 1), False),  # it changes the gradient in another way
+        (1.5, 1.0, "SGD", (0, 1), False),
+        (2.0, 1.0, "AdamW", (0, 1), False),  # a factor does not change its steps
+        (2.0, 1.0, "SGD", (5, 5), False),  # copies that came apart
+    ],
+)
+def test_a_gradient_is_as_large_as_that_of_other_parameters(
+    times: float, scaled: float | None, optimizer: str, began: tuple[int, int], is_found: bool
+) -> None:
+    def record(rank: int, step: int) -> list[Record]:
+        if step < 2:
+            return [LossSlope(step, LOSSES[step], "", 0, None)]
+        expert = step % 2
+        product = SLOPES[step] * (times / 2 if expert else 1.0)  # of two parts, or of copies
+        found = LossSlope(
+            step,
+            LOSSES[step] + SLOPES[step],
+            "expert.weight" if expert else "shared.weight",
+            rank if expert else 7,
+            product,
+            scaled=scaled if expert else 1.0,
+            most_scaled=1.0,
+            began=began[rank] if expert else 7,
+        )
+        return [found]
+
+    taken = SketchedStep(0, 1, (), (), (), (), type=optimizer)
+    first = Observed(
+        ranks={
+            rank: observe(rank, [taken, *(LossSlope(each, LOSSES[each], "", 0, None) for each in range(12))])
+            for rank in range(2)
+        }
+    )
+    second = Observed(
+        ranks={rank: observe(rank, [each for step in range(12) for each in record(rank, step)]) for rank in range(2)}
+    )
+
+    result = judged(second, first)
+
+    assert (result is not None) == is_found
+    if result is not None:
+        assert result.status == "warned"
+        assert "expert.weight is 2 times" in result.detail
