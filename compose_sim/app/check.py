@@ -24,7 +24,7 @@ from compose_sim.core.checks.rules.replays import (
 )
 from compose_sim.core.checks.rules.updates import are_comparable
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive
-from compose_sim.core.checks.source import JUDGED_BY, find_hints, uses_hashes
+from compose_sim.core.checks.source import JUDGED_BY, find_hints, only_fsdp_moves, uses_hashes
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, MistakeReport, Report
 from compose_sim.core.request.names import CHECK_MODES, chosen
@@ -45,6 +45,7 @@ DEFAULTS = {  # of the cluster, as flags take them
 _NEED_A_REPLAY = {"loss-scale", "matches-single"}
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _TAKES_NO_CPU_TENSOR = "No backend type associated with device type cpu"  # a process group of NCCL
+_MIXES_DEVICES = "Expected all tensors to be on the same device"
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
@@ -86,11 +87,14 @@ def check(session: Session, listener: Listener) -> Report:
 
 
 def _needs_no_gpus(session: Session) -> bool:
-    """Return whether a script gave tensors on the CPU to NCCL, which it chose because GPUs are emulated, unasked."""
+    """Return whether a script leaves its tensors on the CPU, while NCCL or FSDP take the GPUs, which are emulated unasked."""
     spec, cause = session.request.spec, session.report.cause
     is_emulated = any((choice.what, choice.value) == ("gpus", "emulated") for choice in session.plan.choices)
     is_unasked = spec.gpus == "auto" and spec.backend == "auto" and not spec.gpus_per_node
-    return bool(is_emulated and is_unasked and cause and _TAKES_NO_CPU_TENSOR in cause.message)
+    if not (is_emulated and is_unasked and cause):
+        return False
+    mixes = _MIXES_DEVICES in cause.message and only_fsdp_moves(session.sources)
+    return mixes or _TAKES_NO_CPU_TENSOR in cause.message
 
 
 def _without_gpus(session: Session, listener: Listener, cause: Cause) -> Report:

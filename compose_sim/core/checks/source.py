@@ -14,6 +14,8 @@ _COLLECTIVES = re.compile(
     r"|reduce|reduce_scatter(_tensor)?|gather_for_metrics|pad_across_processes|wait_for_everyone"
 )
 NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
+_FSDP = re.compile(r"\b(fully_shard|FullyShardedDataParallel)\b")
+_GPU = re.compile(r"cuda|accelerator|nccl|\.to\(\s*(?:self\.)?dev", re.IGNORECASE)
 _SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
 JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
@@ -68,6 +70,12 @@ def uses_hashes(sources: Mapping[str, str]) -> bool:
         if any(isinstance(node, (ast.Set, ast.SetComp)) and id(node) not in members for node in ast.walk(tree)):
             return True
     return False
+
+
+def only_fsdp_moves(sources: Mapping[str, str]) -> bool:
+    """Return whether these files name no GPU, and FSDP is used, which moves a model to the GPUs of its machine by itself."""
+    text = "\n".join(sources.values())
+    return bool(_FSDP.search(text)) and not _GPU.search(text)
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

@@ -47,6 +47,22 @@ dist.destroy_process_group()
 
 
 # Right where there is no GPU; with one, NCCL gets a tensor on the CPU.
+SHARDS_WITHOUT_DEVICES = """import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = (model(torch.ones(4, 4)) - torch.full((4, 2), dist.get_rank())).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
 WITHOUT_DEVICES = WRONG.replace('"gloo"', '"nccl" if torch.cuda.is_available() else "gloo"')
 
 
@@ -299,12 +315,13 @@ def test_an_older_checkpoint_that_the_run_began_from_is_not_left_out(project: Pr
 
 @pytest.mark.train
 @pytest.mark.parametrize("gpus", ["auto", "emulated"])
+@pytest.mark.parametrize("kind", ["backend", "shards"])
 def test_a_script_that_is_right_only_without_gpus_is_checked_without_unless_they_were_asked_for(
-    project: Project, gpus: str
+    project: Project, kind: str, gpus: str
 ) -> None:
-    project.write("train.py", WITHOUT_DEVICES)
+    project.write("train.py", WITHOUT_DEVICES if kind == "backend" else SHARDS_WITHOUT_DEVICES)
 
-    words = ("--engine", "local", "--gpus", gpus, "--only", "params-in-sync", "--json", "train.py")
+    words = ("--engine", "local", "--gpus", gpus, "--only", "hang", "--json", "train.py")
     ended = project.run("check", *words)
 
     report = json.loads(ended.stdout)
