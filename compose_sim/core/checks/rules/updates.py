@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned
 from compose_sim.core.checks.repeated_steps import noise, step_place
+from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
 from compose_sim.core.events.observations import Observed
+from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.models import BY_HAND
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
 
 _LATER = "only the first step is compared, by what it makes of the weights"
@@ -86,6 +89,29 @@ def _steps(observed: Observed) -> list[tuple[HeldWeights, ...]]:
 def _alike(notes: Sequence[HeldWeights]) -> list[tuple[int, ...]]:
     """Return the ranks that hold the same weights, group by group."""
     return sorted(tuple(each.rank for each in notes if each.after == after) for after in {each.after for each in notes})
+
+
+def never_updated(observed: Observed) -> Result | None:
+    """Find parameters with a gradient that an update by hand changes on no rank, while it changes others."""
+    for each in optimizers(observed):
+        steps = [step for by_rank in each.steps.values() for step in by_rank.values()]
+        if len(each.steps) < MIN_STEPS or any(step.type != BY_HAND for step in steps):
+            continue
+        changed, left = [], []
+        for row, tensor in enumerate(each.rows):
+            values = [(step.used[row], step.before[row], step.after[row]) for step in steps if row < len(step.after)]
+            if any(before != after for _, before, after in values):
+                changed.append(tensor.name)
+            elif values and all(used and any(used) for used, _, _ in values):
+                left.append(tensor.name)
+        if changed and left:
+            return failed(
+                f"no rank changes {names_text(left)} at any of {len(each.steps)} steps, although each gives a gradient, while "
+                f"{format_count(len(changed), 'other parameter')} change",
+                fix="Give each parameter to a rank that updates it: dividing their number by that of the ranks may leave a rest.",
+                at=steps[0].at,
+            )
+    return None
 
 
 def judge_update(case: Case) -> Result | None:

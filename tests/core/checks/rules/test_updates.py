@@ -10,10 +10,12 @@ import pytest
 from compose_sim.core.checks import FAILED, PASSED, WARNED, Case
 from compose_sim.core.checks.rules.replays import matches_single
 from compose_sim.core.checks.rules.scaling import gradient_clipping
-from compose_sim.core.checks.rules.updates import are_comparable, judge_update, other_constants, parted
+from compose_sim.core.checks.rules.updates import are_comparable, judge_update, never_updated, other_constants, parted
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.gradients import SketchedStep
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.models import BY_HAND
 from compose_sim.node.records.precautions import Clip
+from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import HeldWeights, RecordedStep, ReplayedUpdate
 from tests.core.checks.rules.cluster import at, observe
 from tests.core.checks.rules.replays import AT, recorded
@@ -159,3 +161,34 @@ def test_ranks_that_hold_the_same_weights_clip_by_the_same_norm() -> None:
     assert clipping({0: 3.0, 1: 3.0}) == PASSED
     assert clipping({0: 0.9, 1: 0.5}) == PASSED  # nothing is clipped
     assert clipping({0: 3.0, 1: 2.0}, after=ELSEWHERE) == PASSED  # parts of one model
+
+
+@pytest.mark.parametrize(
+    ("kind", "gradient", "moved", "is_found"),
+    [
+        (BY_HAND, (1.0, 2.0), 0, True),
+        (BY_HAND, (0.0, 0.0), 0, False),  # nothing to learn from
+        (BY_HAND, (1.0, 2.0), 1, False),
+        ("SGD", (1.0, 2.0), 0, False),  # its learning rate may be 0 on purpose
+    ],
+)
+def test_a_parameter_that_an_update_by_hand_leaves_out_is_named(
+    kind: str, gradient: tuple[float, float], moved: int, is_found: bool
+) -> None:
+    def records(rank: int) -> list[Record]:
+        rows = (SketchedTensor(None, "body.weight", (2, 2)), SketchedTensor(None, "head.bias", (2,)))
+        found: list[Record] = [SketchedTensors(0, rows)]
+        for nth in range(1, 5):
+            before = ((nth, 0.0), (5.0, 5.0 + moved * nth))
+            after = ((nth + 1.0, 0.0), (5.0, 5.0 + moved * (nth + 1)))
+            used = ((1.0, 1.0), gradient)
+            found.append(SketchedStep(0, nth, used, used, before, after, type=kind, at=AT))
+        return found
+
+    result = never_updated(Observed(ranks={rank: observe(rank, records(rank)) for rank in range(2)}))
+
+    assert (result is not None) == is_found
+    if result is not None:
+        assert result.status == FAILED
+        assert "head.bias" in result.detail
+        assert "body.weight" not in result.detail
