@@ -75,6 +75,7 @@ from compose_sim.node.records.process_groups import (
     LaterCollectives,
     LostResult,
     ProcessGroup,
+    ReducedAgain,
     UntrackedWait,
 )
 from compose_sim.node.records.record import Record
@@ -118,6 +119,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "files": (FileUse, VariableSet, UntrackedWait),
     "gathers": (DetachedInLoss,),
     "lost_results": (LostResult,),
+    "reduced_again": (ReducedAgain,),
     "gradients": (UnusedParameters, OptimizerStep),
     "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
     "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),

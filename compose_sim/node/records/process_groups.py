@@ -94,6 +94,13 @@ class LostResult(Record):
 
 
 @dataclass(frozen=True)
+class ReducedAgain(Record):
+    """An all_reduce is given counts that hold the result of its last one, and more; in `check` only."""
+
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class UntrackedWait(Record):
     """A message, store, lock or sleep: ranks may wait for each other without a collective."""
 

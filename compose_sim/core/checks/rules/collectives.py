@@ -21,6 +21,7 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, uneven_inputs
+from compose_sim.core.checks.tolerances import MIN_STEPS
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause
 from compose_sim.core.text import format_count
@@ -34,6 +35,7 @@ from compose_sim.node.records.process_groups import (
     LaterCollectives,
     LaterInGroup,
     LostResult,
+    ReducedAgain,
 )
 from compose_sim.node.records.record import Place, Shape
 from compose_sim.node.records.script import ScriptEnd
@@ -75,7 +77,7 @@ def collective_mismatch(case: Case) -> Result:
         if len(set(group.counts.values())) > 1:
             return not_applicable(f"the run ended ({case.verdict}) while {group.counted}")
     alike = passed(f"{count} collectives, the same in the same order on all ranks of a group")
-    return _later_ones(groups) or _lost_result(case.observed) or alike
+    return _later_ones(groups) or _lost_result(case.observed) or _reduced_again(case.observed) or alike
 
 
 def _lost_result(observed: Observed) -> Result | None:
@@ -103,6 +105,22 @@ def _lost_result(observed: Observed) -> Result | None:
             ranks=sorted(times),
         )
     return None
+
+
+def _reduced_again(observed: Observed) -> Result | None:
+    """Find accumulated counts that are reduced in place again and again."""
+    times = Counter((each.at, each.rank) for each in observed.of(ReducedAgain) if each.at)
+    found = [(at, count) for (at, _), count in times.items() if count >= MIN_STEPS]
+    if not found:
+        return None
+    at, count = max(found, key=lambda each: each[1])
+    return warned(
+        f"all_reduce{where(at)} is given counts that hold its last result, {count + 1} times in a row: what was added up over the "
+        "ranks before is added again for each rank",
+        fix="Reduce a copy, and go on counting in the tensor of this rank: `total = counts.clone(); dist.all_reduce(total)`. Or set "
+        "the counts to zero after each reduction.",
+        at=at,
+    )
 
 
 def _differ(case: Case, group: IssuingGroup) -> Result | None:

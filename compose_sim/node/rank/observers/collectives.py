@@ -8,7 +8,7 @@ from ...records.process_groups import Collective, CollectiveFailed, LaterCollect
 from ...shared.frames import describe
 from ..context import RankContext, place
 from ..torch_hooks import points
-from . import collective_calls, gathers, lost_results
+from . import collective_calls, gathers, lost_results, reduced_again
 
 _COUNT, _UNTRACKED = "collectives.count", "collectives.untracked_at"
 _inside = threading.local()
@@ -58,6 +58,8 @@ def _follow(context: RankContext, call: points.TorchCall) -> points.Steps:
     finally:
         if call.error is not None:
             context.note(CollectiveFailed(describe(call.error)))
+        elif context.mode == "record":
+            context.guard(reduced_again.__name__, reduced_again.keep, call)
         set_inside(False)
         context.progress.advance("collectives")
         context.wait_in("")
@@ -76,6 +78,7 @@ def _note(context: RankContext, call: points.TorchCall) -> bool:
     if context.mode == "record":
         context.guard(gathers.__name__, gathers.remember, call)
         context.guard(lost_results.__name__, lost_results.watch, call)
+        context.guard(reduced_again.__name__, reduced_again.look, call)
     if found.count() or context.thorough:
         context.observations.note_often(Collective, f"{found.fields}{more or ''}")
     context.synchronizations += 1

@@ -50,6 +50,7 @@ WITHOUT = {
     "profiles": "a profile cannot be recorded",
     "randomness": "random numbers are not recorded",
     "recording": "the first steps are not recorded",
+    "reduced_again": "counts that are reduced again are not recorded",
     "repeats": "repeated passes are not recorded",
     "replay": "the run cannot be repeated on one rank",
     "replaying": "the run cannot be repeated on one rank",

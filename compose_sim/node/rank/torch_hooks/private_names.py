@@ -144,6 +144,7 @@ NAMES = (
     Private("repeats", "torch.nn", "Module()._forward_hooks", "leave models with hooks alone"),
     Private("repeats", "torch.nn", "Module()._forward_pre_hooks", "leave models with hooks alone"),
     Private("sketches", "torch.autograd", "Node()._saved_reduction", "know whether a loss is a sum or a mean"),
+    Private("sketches", "torch.autograd", "Node()._saved_total_weight", "know how many targets a loss counts"),
     Private("sketches", "torch.autograd", "Node()._saved_self", "find a loss multiplied by a number"),
     Private("sketches", "torch.autograd", "Node()._saved_other", "find a loss multiplied by a number"),
     Private("sketches", "torch.autograd", "Node()._saved_alpha", "find a loss multiplied by a number"),

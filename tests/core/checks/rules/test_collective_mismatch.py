@@ -13,7 +13,14 @@ from compose_sim.core.checks.rules.progress import uneven_inputs
 from compose_sim.core.report.report import Cause
 from compose_sim.core.verdict.stalled_rank import Standing
 from compose_sim.node.records.data import EpochProgress
-from compose_sim.node.records.process_groups import Collective, DdpForward, LaterCollectives, LaterInGroup, LostResult
+from compose_sim.node.records.process_groups import (
+    Collective,
+    DdpForward,
+    LaterCollectives,
+    LaterInGroup,
+    LostResult,
+    ReducedAgain,
+)
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import WORLD, at, collective, two_nodes
@@ -198,6 +205,18 @@ def test_a_result_that_nothing_can_use_is_warned_of(
     def records(rank: int) -> list[Record]:
         reduced = collective("all_reduce", 4, values=values(rank), line=9)
         return [*([step(1)] if trains else []), reduced, LostResult(reduced.at), reduced, ScriptEnd()]
+
+    result = collective_mismatch.judge(two_nodes(records))
+
+    assert result.status == status
+    assert at(result) == (("/work/train.py", 9) if status == WARNED else None)
+
+
+@pytest.mark.parametrize(("times", "status"), [(2, PASSED), (3, WARNED)])
+def test_counts_that_are_reduced_with_their_last_sum_warn(times: int, status: str) -> None:
+    def records(rank: int) -> list[Record]:
+        reduced = collective("all_reduce", 4, line=9)
+        return [reduced, *[reduced, ReducedAgain(reduced.at)] * times]
 
     result = collective_mismatch.judge(two_nodes(records))
 

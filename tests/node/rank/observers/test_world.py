@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import LossValue
-from compose_sim.node.records.process_groups import Collective, LostResult
+from compose_sim.node.records.process_groups import Collective, LostResult, ReducedAgain
 from compose_sim.node.records.script import ScriptEnd
 from tests.node.harness import Cluster
 
@@ -156,3 +156,34 @@ def test_a_result_that_the_script_cannot_use_is_recorded(cluster: Callable[..., 
     lines = LOSES.splitlines()
     assert {lines[line - 1].partition("# ")[2] for line in places if line} == {"lost"}
     assert len(places) == 2
+
+
+COUNTS = """import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+counts, own, equal = torch.zeros(3, dtype=torch.int64), torch.zeros(2), torch.ones(1)
+for _ in range(6):
+    counts[0] += 2
+    dist.all_reduce(counts)  # again
+    own += 1
+    total = own.clone()
+    dist.all_reduce(total)
+    dist.all_reduce(equal)
+    own_loss = torch.tensor([0.5, 0.25])
+    dist.all_reduce(own_loss)
+    own[:] = 0
+    dist.all_reduce(own)
+dist.destroy_process_group()
+"""
+
+
+def test_counts_that_hold_their_last_sum_are_recorded(cluster: Callable[..., Cluster]) -> None:
+    run = cluster(COUNTS, nproc=2)
+    run.environment["COMPOSESIM_CHECK"] = "record"
+    run.start(1)
+    assert set(run.exit_codes().values()) == {0}, run.log(0)
+
+    noted = [each.at and each.at[1] for each in run.observed(1).of(ReducedAgain) if each.rank == 0]
+
+    assert noted == [COUNTS.splitlines().index("    dist.all_reduce(counts)  # again") + 1] * 5
