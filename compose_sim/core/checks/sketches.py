@@ -24,6 +24,7 @@ from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
+ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # a constant factor does not change their steps
 _SHARING = ("broadcast", "scatter", "gather", "all_to_all")  # parts of the names of collectives
 
 Vector = Sequence[float]
@@ -66,7 +67,7 @@ def optimizers(observed: Observed) -> list[Optimizer]:
 
 
 def holds_copies(optimizer: Optimizer) -> bool:
-    """Return whether none of its parameters had a gradient at any step, while a model of the same shapes had."""
+    """Return whether some of its parameters had no gradient at any step, while others of the same shapes had."""
     steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
     return len(optimizer.steps) > 1 and all(step.copy_of is not None for step in steps)
 

@@ -90,6 +90,7 @@ class SketchedStep(Record):
     in_forward: int = 0  # collectives between the last step and the first backward pass
     in_backward: int = 0  # and from then on to the end of the last backward pass
     passes: tuple[tuple[Sketch, ...], ...] = ()  # what each of several backward passes added to the first parameters
-    copy_of: int | None = None  # a DDP model, or SHARDED, of the same shapes, with gradients that these parameters lack
+    copy_of: int | None = None  # a DDP model, or SHARDED, with gradients that no optimizer uses,
+    copies: int = 0  # and how many parameters of the same shapes, which have none, the optimizer holds instead
     type: str = ""  # of the optimizer
     at: Place | None = None

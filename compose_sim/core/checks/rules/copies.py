@@ -30,7 +30,7 @@ from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, 
 from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS, ROUNDING_COMBINATION
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
-from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
+from compose_sim.node.records.gradients import ParameterNames, SketchedStep, SketchedTensor
 from compose_sim.node.records.models import (
     DdpModel,
     EvaluatedModel,
@@ -266,7 +266,7 @@ _Shared = tuple[Sequence[int], Sequence[Shape], str, Place | None]
 
 
 def untied(case: Case) -> Result | None:
-    """Find a weight that stages of a pipeline began with as the same, and that differs between them after their first steps."""
+    """Find a weight that ranks with parts of a model began with as the same, and that differs between them after their first steps."""
     held = {rank.rank: _parameters(rank) for rank in case.observed}
     shared = [(each.group, each.shapes, f"{each.op} gave", each.at) for each in _shared_before_training(case.observed)]
     for ranks, shapes, how, at in (*shared, *_begun_alike(held)):
@@ -282,17 +282,37 @@ def untied(case: Case) -> Result | None:
                 for nth in together[1:]
             ]
             if all(len(each) > 1 for each in later):
-                owners = ", ".join(f"{name} on rank {rank}" for rank, name in zip(ranks, mine, strict=True))
-                return warned(
-                    f"{how} {ranks_text(ranks)} the same weight ({owners}), which differs between them after each "
-                    f"of {len(later)} sampled steps: if it is tied, as an embedding and the output of a pipeline are, each "
-                    "stage trains a copy with a part of the gradient",
-                    fix="Add up the gradients of a tied weight over its ranks before each step: `dist.all_reduce(weight.grad, "
-                    "group=…)`.",
-                    at=at,
-                    ranks=ranks,
-                )
+                known = [_known_name(case.observed.ranks[rank], name) for rank, name in zip(ranks, mine, strict=True)]
+                return _came_apart(ranks, known if all(known) else mine, how, len(later), at)
     return None
+
+
+def _came_apart(ranks: Sequence[int], names: Sequence[str], how: str, count: int, at: Place | None) -> Result:
+    """Name a weight that ranks had in common: what has one name is a copy beside parts, and what has two is tied."""
+    if len(set(names)) == 1 and names[0][:1].isalpha():  # others are numbered, alike in unlike stages
+        return warned(
+            f"{how} {ranks_text(ranks)} the same {names[0]}, which differs between them after each of {count} sampled steps, beside "
+            "parameters of which each rank holds a part: each rank trains its copy with the gradient of its own part of the input",
+            fix="Add up the gradients of what every rank of the group holds before each step: `dist.all_reduce(weight.grad, "
+            "group=…)`. With parallelize_module, declare the layer in the plan, such as `SequenceParallel()` for a norm.",
+            at=at,
+            ranks=ranks,
+        )
+    owners = ", ".join(f"{name} on rank {rank}" for rank, name in zip(ranks, names, strict=True))
+    return warned(
+        f"{how} {ranks_text(ranks)} the same weight ({owners}), which differs between them after each of {count} sampled steps: if it "
+        "is tied, as an embedding and the output of a pipeline are, each stage trains a copy with a part of the gradient",
+        fix="Add up the gradients of a tied weight over its ranks before each step: `dist.all_reduce(weight.grad, group=…)`.",
+        at=at,
+        ranks=ranks,
+    )
+
+
+def _known_name(rank: RankObserved, name: str) -> str:
+    """Return the name that a numbered parameter has in a module of the script; "" if that is not known."""
+    if not name[:1].isdigit():
+        return name
+    return next((dict(each.names)[name] for each in rank.of(ParameterNames) if name in dict(each.names)), "")
 
 
 def _begun_alike(held: Mapping[int, Mapping[int, Mapping[tuple[str, Shape], str | None]]]) -> Iterator[_Shared]:

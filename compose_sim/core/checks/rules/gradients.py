@@ -18,12 +18,13 @@ from compose_sim.core.checks import (
     not_applicable,
     passed,
     ranks_text,
-    shape_text,
     warned,
 )
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.exchanges import added_weights, exchanges
+from compose_sim.core.checks.rules.slopes import lost_in_exchange
 from compose_sim.core.checks.sketches import (
+    ADAPTIVE,
     Optimizer,
     Ranks,
     Reduction,
@@ -48,22 +49,14 @@ from compose_sim.core.checks.tolerances import (
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import SHARDED, BoundaryGradient, DetachedInLoss, SketchedStep
+from compose_sim.node.records.gradients import SHARDED, BoundaryGradient, SketchedStep
 from compose_sim.node.records.models import BY_HAND, LossValue, OptimizerStep
-from compose_sim.node.records.process_groups import Collective, UntrackedWait
+from compose_sim.node.records.process_groups import UntrackedWait
 
 _MAX_RANKS, _MAX_ROWS = 8, 64
 _FIX_COPY = "Make the optimizer from the parameters of the model that is trained, after it was copied: `Optimizer(model.parameters())`."
 _FIX_REPLACED = (
     "Make the optimizer after fully_shard, which gives the model new parameters: `Optimizer(model.parameters())`."
-)
-FIX_GATHER = (
-    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
-    "`tensor.detach()`."
-)
-_FIX_DETACHED = (
-    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient. If they are meant as constants, as the keys of "
-    "another encoder are, nothing is wrong."
 )
 
 
@@ -94,7 +87,7 @@ def gradient_mean(case: Case) -> Result:
         problem = problem or summed_in_part(each) or _never_reduced(case, each)
         if problem:
             return problem
-    lost = _lost_in_gather(case)
+    lost = lost_in_exchange(case)
     if lost:
         return lost
     judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]
@@ -160,24 +153,6 @@ def _judged_rows(optimizer: Optimizer) -> set[int]:
     return {row for each in optimizer.reductions if _is_judged(each) for row in each.rows}
 
 
-def _lost_in_gather(case: Case) -> Result | None:
-    """Find tensors that require a gradient and are gathered in most steps by a collective that returns none."""
-    for rank in case.observed:
-        least = max(MIN_STEPS, sum(1 for _ in rank.of(OptimizerStep)) // 2)
-        gathered = [(each.op, each.shapes[0], each.at) for each in rank.of(Collective) if each.detaches and each.shapes]
-        detached = [(each.op, each.shape, each.at) for each in rank.of(DetachedInLoss)]
-        for found, which, fix in ((gathered, "that requires a", FIX_GATHER), (detached, "without its", _FIX_DETACHED)):
-            if len(found) >= least:
-                op, shape, at = found[0]
-                return warned(
-                    f"{op} gathers a tensor ({shape_text(shape)}) {which} gradient {len(found)} times, and returns none: "
-                    "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
-                    fix=fix,
-                    at=at,
-                )
-    return None
-
-
 def _is_judged(reduction: Reduction) -> bool:
     return reduction.factor is not None or bool(reduction.weights)
 
@@ -215,7 +190,7 @@ def _computed_alone(step: SketchedStep) -> bool:
 
 
 def _copy(optimizer: Optimizer) -> Result | None:
-    """Find an optimizer whose parameters never have a gradient, while a model of the same shapes has."""
+    """Find an optimizer with parameters that never have a gradient, while those of a model with the same shapes have."""
     if not holds_copies(optimizer):
         return None
     steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
@@ -223,8 +198,8 @@ def _copy(optimizer: Optimizer) -> Result | None:
     if steps[0].copy_of == SHARDED:
         model, why, fix = "model of fully_shard", "the parameters that fully_shard has replaced", _FIX_REPLACED
     return failed(
-        f"none of the {len(optimizer.rows)} parameters of the {steps[0].type} had a gradient at any of {len(optimizer.steps)} steps, "
-        f"but a {model} with the same shapes had: the optimizer holds {why}, so the model never changes",
+        f"{format_count(steps[0].copies, 'parameter')} of the {steps[0].type} had no gradient at any of {len(optimizer.steps)} steps, "
+        f"but as many of the same shapes in a {model} had: the optimizer holds {why}, so the model's own never change",
         fix=fix,
         at=steps[0].at,
     )
@@ -402,7 +377,6 @@ def _clipped_early(reductions: Sequence[Reduction]) -> Result | None:
     )
 
 
-ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # a constant factor does not change their steps
 _FIX_DIVIDE = "Divide by the number of ranks after the sum: `p.grad /= dist.get_world_size()`, or reduce with `op=dist.ReduceOp.AVG`."
 _FIX_ONCE = "Divide once: DistributedDataParallel and ReduceOp.AVG already take the mean over ranks."
 

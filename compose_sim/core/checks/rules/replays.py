@@ -29,7 +29,7 @@ from compose_sim.core.checks.repeated_steps import (
 )
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
-from compose_sim.core.checks.rules.slopes import MIN_STEPS, judge_slopes
+from compose_sim.core.checks.rules.slopes import MIN_PROBED_STEPS, judge_slopes
 from compose_sim.core.checks.rules.updates import judge_update, never_updated
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.events.observations import Observed
@@ -118,7 +118,7 @@ def may_be_probed(case: Case) -> bool:
     aligned = len(measured) == 1 and len(made) < 2 and not any(each.enabled for each in case.observed.of(Join))
     slopes = [*case.observed.of(LossSlope)]
     has_losses = any(each.loss is not None for each in slopes) and not any(each.is_cut for each in slopes)
-    is_long = case.verdict == "passed" and case.observed.world_size > 1 and max(measured, default=0) >= MIN_STEPS
+    is_long = case.verdict == "passed" and case.observed.world_size > 1 and max(measured, default=0) >= MIN_PROBED_STEPS
     return is_long and aligned and has_losses and bool(why_not(case)) and judge_update(case) is None
 
 

@@ -35,7 +35,7 @@ from compose_sim.core.checks.replica_diff import (
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
 from compose_sim.core.checks.rules.exchanges import exchanges, in_parts, of_nothing, overwritten, undone
 from compose_sim.core.checks.rules.updates import other_constants, parted
-from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped
+from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped, unlike_gradients
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
@@ -66,6 +66,7 @@ def params_in_sync(case: Case) -> Result:
     """Compare what ranks held at the same steps."""
     return (
         never_stepped(case)
+        or unlike_gradients(case)
         or divided_apart(case)
         or overwritten_experts(case)
         or undone(case)

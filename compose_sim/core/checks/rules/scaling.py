@@ -20,11 +20,10 @@ from compose_sim.core.checks.repeated_steps import (
     step_place,
     steps_of,
 )
-from compose_sim.core.checks.rules.gradients import ADAPTIVE
 from compose_sim.core.checks.rules.loaders import loaders, training_loaders
 from compose_sim.core.checks.rules.replays import alone_steps, why_not, why_not_joined
 from compose_sim.core.checks.rules.updates import hold_the_same
-from compose_sim.core.checks.sketches import optimizers, scaled_apart
+from compose_sim.core.checks.sketches import ADAPTIVE, optimizers, scaled_apart
 from compose_sim.core.checks.source import NORM_OF_SHARDS, find_hints
 from compose_sim.core.checks.tolerances import (
     CLIP_FACTOR,

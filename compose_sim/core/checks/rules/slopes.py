@@ -6,15 +6,29 @@ from math import isclose, isfinite, sqrt
 from statistics import mean
 from typing import NamedTuple
 
-from compose_sim.core.checks import Case, Result, names_text, warned
+from compose_sim.core.checks import Case, Result, failed, names_text, shape_text, warned
 from compose_sim.core.checks.repeated_steps import step_place
-from compose_sim.core.checks.rules.gradients import ADAPTIVE
-from compose_sim.core.checks.tolerances import LOSS_FACTOR
+from compose_sim.core.checks.sketches import ADAPTIVE
+from compose_sim.core.checks.tolerances import LOSS_FACTOR, MIN_STEPS
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.gradients import LossSlope, SketchedStep
+from compose_sim.node.records.gradients import DetachedInLoss, LossSlope, SketchedStep
+from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.precautions import Clip
+from compose_sim.node.records.process_groups import Collective
 
-_MIN_MOVES, MIN_STEPS = 3, 5  # moves of a parameter; steps, of which the first two move nothing
+FIX_GATHER = (
+    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient; if the loss does not use the result, gather "
+    "`tensor.detach()`."
+)
+_FIX_EXCHANGE = (
+    "Exchange with `torch.distributed.nn.functional.all_to_all_single`, or in the forward of an autograd.Function whose backward sends "
+    "gradients back; if no gradient is meant, send `tensor.detach()`."
+)
+_FIX_DETACHED = (
+    "Gather with `torch.distributed.nn.functional.all_gather`, which has a gradient. If they are meant as constants, as the keys of "
+    "another encoder are, nothing is wrong."
+)
+_MIN_MOVES, MIN_PROBED_STEPS = 3, 5  # moves of a parameter; steps, of which the first two move nothing
 _UNSOUND = 0.95  # the correlation of both changes: that of right gradients is nearly 1
 _SIZE = 0.1  # multiples of a change, which a step's curvature blurs
 _NOISE = 1e-5  # of a loss, relative
@@ -135,3 +149,29 @@ def _correlation(found: list[_Move]) -> float:
     both = sum(each.change * each.predicted for each in found)
     sizes = sum(each.change**2 for each in found) * sum(each.predicted**2 for each in found)
     return both / sqrt(sizes) if sizes > 0 else 0.0
+
+
+def lost_in_exchange(case: Case) -> Result | None:
+    """Find tensors that require a gradient, and go through a collective that returns none in most steps."""
+    for rank in case.observed:
+        least = max(MIN_STEPS, sum(1 for _ in rank.of(OptimizerStep)) // 2)
+        gathered = [(each.op, each.shapes[0], each.at) for each in rank.of(Collective) if each.detaches and each.shapes]
+        exchanged = [each for each in rank.of(Collective) if each.detaches and each.op.startswith("all_to_all")]
+        if len(exchanged) >= least:
+            return failed(
+                f"{exchanged[0].op} is given a tensor that requires a gradient, {len(exchanged)} times, and what it returns has none: "
+                "nothing tells a rank how the loss of others depends on what it sends",
+                fix=_FIX_EXCHANGE,
+                at=exchanged[0].at,
+            )
+        detached = [(each.op, each.shape, each.at) for each in rank.of(DetachedInLoss)]
+        for found, which, fix in ((gathered, "that requires a", FIX_GATHER), (detached, "without its", _FIX_DETACHED)):
+            if len(found) >= least:
+                op, shape, at = found[0]
+                return warned(
+                    f"{op} gathers a tensor ({shape_text(shape)}) {which} gradient {len(found)} times, and returns none: "
+                    "a loss over the gathered tensors ignores how each rank's part changes the others' terms",
+                    fix=fix,
+                    at=at,
+                )
+    return None

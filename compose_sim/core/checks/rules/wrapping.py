@@ -25,8 +25,8 @@ from compose_sim.core.checks import (
 )
 from compose_sim.core.checks.replica_diff import Difference, compare
 from compose_sim.core.checks.rules.copies import evaluations
-from compose_sim.core.checks.rules.gradients import FIX_GATHER
-from compose_sim.core.checks.sketches import optimizers
+from compose_sim.core.checks.rules.slopes import FIX_GATHER
+from compose_sim.core.checks.sketches import alike, is_known, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_32_BIT
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
@@ -43,6 +43,7 @@ from compose_sim.node.records.models import (
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
 from compose_sim.node.records.replays import RecordedModels
 
+_HIDES = "ZeroRedundancyOptimizer"
 _APART = 0.05  # the variance of the ranks' means, relative to the mean of their variances
 _RECENT = 4  # spreads and reductions that may belong together
 _AS_PRINTED = 0.005  # a number that is printed is rounded
@@ -391,6 +392,33 @@ def never_stepped(case: Case) -> Result | None:
         at=first.at,
         ranks=idle,
     )
+
+
+def unlike_gradients(case: Case) -> Result | None:
+    """Find models in DDP of which ranks used different gradients, which ZeroRedundancyOptimizer hides: it sends one rank's result."""
+    for optimizer in optimizers(case.observed):
+        steps = [by_rank for by_rank in optimizer.steps.values() if len(by_rank) == case.observed.world_size > 1]
+        rows = [row for row, each in enumerate(optimizer.rows) if each.model is not None]
+        different = [
+            (by_rank, row)
+            for by_rank in steps
+            for row in rows
+            if all(is_known(step, row) for step in by_rank.values())
+            and len(alike({rank: step.used[row] or () for rank, step in by_rank.items()})) > 1
+        ]
+        count = len({id(by_rank) for by_rank, _ in different})
+        hides = all(step.type == _HIDES for by_rank in steps for step in by_rank.values())
+        if steps and hides and count >= max(MIN_STEPS, len(steps) // 2):
+            by_rank, row = different[0]
+            return failed(
+                f"at {count} of {format_count(len(steps), 'step')} ranks used different gradients, such as that of "
+                f"{optimizer.rows[row].name}. {_HIDES} sends the result of the rank that updates a parameter to all, so what "
+                "other ranks computed in some backward passes is lost",
+                fix="Let DDP reduce in the last backward pass of each step, and only leave the earlier ones in `no_sync()`: it reduces "
+                "what they have added up.",
+                at=by_rank[min(by_rank)].at,
+            )
+    return None
 
 
 def divided_apart(case: Case) -> Result | None:

@@ -106,7 +106,7 @@ def look_closer(context: RankContext, call: TorchCall) -> str:
     if not isinstance(own, torch.Tensor):
         return ""
     has_gradient = own.grad_fn is not None and torch.is_grad_enabled()
-    loses = name in GATHERS and own.dim() > 1 and has_gradient
+    loses = name in (*GATHERS, "all_to_all", "all_to_all_single") and own.dim() > 1 and has_gradient
     is_metric = 0 < own.numel() <= _MAX_METRIC and not own.is_complex() and not parts
     values = map(float, own.detach().flatten().tolist()) if is_metric else ()
     by_fsdp = _is_called_by_fsdp()

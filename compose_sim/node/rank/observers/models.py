@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,20 +196,27 @@ def end(context: RankContext) -> None:
         note_missing(context, model)
 
 
-def copied_model(optimizer: Any, models: list[Any]) -> int | None:
-    """Return the DDP model, or SHARDED, that has gradients and the shapes of these parameters, if none of these has a gradient."""
+def copied_model(optimizer: Any, models: list[Any]) -> tuple[int | None, int]:
+    """
+    Return the DDP model, or SHARDED, that has gradients no optimizer uses, if this one lacks those of parameters of the same shapes.
+
+    The second number is that of these parameters.
+    """
     from ..replay.wrapped_models import models_of  # which imports torch
 
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not held or any(parameter.grad is not None for parameter in held):
-        return None
-    shapes = sorted(tuple(parameter.shape) for parameter in held)
+    shapes = Counter(tuple(each.shape) for each in held if each.requires_grad and each.grad is None)
+    if not shapes:
+        return None, 0
+    used = {
+        id(each) for one, _ in tracked.optimizers.living() for group in one.param_groups for each in group["params"]
+    }
     sharded = models_of("torch.distributed.fsdp", "FSDPModule")
     for index, module in [
         *((model.index, ddp.module) for model, ddp in models),
         *((SHARDED, each) for each in sharded),
     ]:
-        own = [each for each in module.parameters() if each.requires_grad]
-        if sorted(tuple(each.shape) for each in own) == shapes and all(each.grad is not None for each in own):
-            return int(index)
-    return None
+        unused = [each for each in module.parameters() if each.grad is not None and id(each) not in used]
+        if Counter(tuple(each.shape) for each in unused) == shapes:
+            return int(index), len(unused)
+    return None, 0

@@ -137,6 +137,7 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
     window: Window = context.memory.setdefault(_WINDOW, Window())
     scale = next(iter(window.scales)) if len(window.scales) == 1 else _UNKNOWN
     began = window.ended_at if window.began_at is None else window.began_at
+    copy_of, copies = copied_model(optimizer, models)
     context.memory["sketches.pending"] = {
         "own": tuple(
             None if own is None or not _fits(own, each) else _plain(own.total) for own, each in zip(mine, chosen)
@@ -150,7 +151,8 @@ def before_step(context: RankContext, optimizer: Any, index: int, steps: int) ->
         "each_times": scale.each_times,
         "in_forward": max(0, began - window.stepped_at),
         "in_backward": max(0, window.ended_at - began),
-        "copy_of": copied_model(optimizer, models),
+        "copy_of": copy_of,
+        "copies": copies,
     }
 
 
