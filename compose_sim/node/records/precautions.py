@@ -52,9 +52,9 @@ class LoadedElsewhere(Record):
 
 @dataclass(frozen=True)
 class SavedShards(Record):
-    """A rank saves shards of its own as plain tensors, which do not say what they are a part of."""
+    """A rank saves shards of its own, of parameters or of what an optimizer keeps for them."""
 
-    count: int  # of parameters
+    count: int  # of tensors
     name: str  # of the first, in what is saved
     parts: int  # into which a parameter is divided
     at: Place | None = None

@@ -87,11 +87,10 @@ def _shards_of_some(observed: Observed) -> Result | None:
         first = by_rank[min(by_rank)]
         if len(by_rank) < first.parts:
             return failed(
-                f"only {ranks_text(sorted(by_rank))} saved a shard of {format_count(first.count, 'parameter')}, such as {first.name}, "
-                f"each of which is divided into {first.parts}: the rest of the model is in no file",
-                fix="Save whole tensors: call `value.full_tensor()` on all ranks before one of them saves, as "
-                "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` does; or let all ranks save with "
-                "torch.distributed.checkpoint.",
+                f"only {ranks_text(sorted(by_rank))} saved a shard of {format_count(first.count, 'tensor')}, such as {first.name}, "
+                f"each of which is divided into {first.parts}: the rest is in no file",
+                fix="Save whole tensors: `get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))`, called on "
+                "all ranks, returns them, as `value.full_tensor()` does; or let all ranks save with torch.distributed.checkpoint.",
                 at=first.at,
                 ranks=sorted(by_rank),
             )

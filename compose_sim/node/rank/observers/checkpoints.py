@@ -16,7 +16,7 @@ from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
-_MAX_NAMES, _MAX_NOTED, _DEPTH = 5, 20, 3
+_MAX_NAMES, _MAX_NOTED, _DEPTH = 5, 20, 5
 _NOTED = "checkpoints.noted"
 LOADED = "checkpoints.loaded"  # the modules that were given a state dict
 
@@ -47,31 +47,64 @@ def _time(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 
 def _note_shards(context: RankContext, saved: Any) -> None:
-    """Note which plain tensors are saved that are this rank's shard of a parameter."""
+    """Note which tensors are saved that are this rank's shard of a parameter, or the state that an optimizer has for one."""
     torch: Any = sys.modules["torch"]
-    shards, parts = _shards(), 1
-    found = []
-    for name, each in _named_tensors(saved, _DEPTH) if shards else ():
-        for local, divided in shards.get(tuple(each.shape), ()):
-            if type(each.detach()) is torch.Tensor and torch.equal(each.detach().to(local), local):
-                found.append(name)
-                parts = max(parts, divided)
-                break
-    if 2 * len(found) >= sum(map(len, shards.values())) > 0:
-        context.note(SavedShards(len(found), found[0], parts, place()))
+    for shards in _shards():
+        found, parts = [], 1
+        for name, each in _named_tensors(saved, _DEPTH) if shards else ():
+            held = _local(each)
+            for local, divided in shards.get(tuple(held.shape), ()):
+                if type(held) is torch.Tensor and torch.equal(held.to(local), local):
+                    found.append(name)
+                    parts = max(parts, divided)
+                    break
+        if 2 * len(found) >= sum(map(len, shards.values())) > 0:
+            context.note(SavedShards(len(found), found[0], parts, place()))
+            return
 
 
-def _shards() -> dict[tuple[int, ...], list[tuple[Any, int]]]:
-    """Return what this rank holds of sharded parameters, by shape, with the number of parts; no constants: new biases are all alike."""
-    found: dict[tuple[int, ...], list[tuple[Any, int]]] = {}
+_Shards = dict[tuple[int, ...], list[tuple[Any, int]]]  # by shape, with the number of parts
+
+
+def _shards() -> tuple[_Shards, _Shards]:
+    """Return what this rank holds of sharded parameters and of their states, without constants: new biases are all alike."""
+    parameters: _Shards = {}
+    states: _Shards = {}
+    flat = _flat_parts()
     for one, _ in tracked.optimizers.living():
-        for each in (each for group in one.param_groups for each in group["params"] if hasattr(each, "placements")):
-            sizes = [size for size, how in zip(each.device_mesh.mesh.shape, each.placements) if how.is_shard()]
-            local = each.to_local().detach()
-            is_constant = not local.numel() or bool((local == local.reshape(-1)[0]).all())
-            if not is_constant and tuple(local.shape) != tuple(each.shape):
-                found.setdefault(tuple(local.shape), []).append((local, prod(sizes)))
-    return found
+        for each in (each for group in one.param_groups for each in group["params"]):
+            part = flat.get(id(each))
+            if part is not None and part.length == prod(part.shape):
+                continue  # with NO_SHARD
+            parts = _divided(each) if part is None else len(part.ranks)
+            local = _local(each)
+            if parts < 2:
+                continue
+            tensors = [state for state in one.state.get(each, {}).values() if hasattr(state, "numel")]
+            for found, tensor in ((parameters, local), *((states, _local(state)) for state in tensors)):
+                is_constant = not tensor.numel() or bool((tensor == tensor.reshape(-1)[0]).all())
+                if not is_constant and tensor.numel() == local.numel():
+                    found.setdefault(tuple(tensor.shape), []).append((tensor, parts))
+    return parameters, states
+
+
+def _flat_parts() -> Mapping[int, Any]:
+    from ..replay.shards import flat_parts  # which imports torch
+    from ..replay.wrapped_models import models_of
+
+    return flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
+
+
+def _divided(tensor: Any) -> int:
+    """Return into how many parts a DTensor is divided; 1 for what is none, or is whole on each rank."""
+    if not hasattr(tensor, "placements"):
+        return 1
+    return prod(size for size, how in zip(tensor.device_mesh.mesh.shape, tensor.placements) if how.is_shard())
+
+
+def _local(tensor: Any) -> Any:
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _load_state(context: RankContext, call: points.TorchCall) -> points.Steps:
