@@ -24,6 +24,7 @@ class FileUse(Record):
     polls: bool = False  # whether that source file waits in a loop until files exist
     sync: int = 0  # synchronizations so far
     steps: int = 0  # optimizer steps so far
+    content: int = 0  # a hash of the tensors that were saved; in `check` only
     at: Place | None = None
 
 

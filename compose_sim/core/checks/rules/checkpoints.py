@@ -71,6 +71,7 @@ def checkpoint_race(case: Case) -> Result:
     return (
         (_shards_of_some(observed) if case.verdict == "passed" else None)
         or next(filter(None, twice), None)
+        or _replaced(observed)
         or next(filter(None, early), None)
         or next(filter(None, missed), None)
         or _folder_of_another(observed, order)
@@ -91,6 +92,31 @@ def _shards_of_some(observed: Observed) -> Result | None:
                 f"each of which is divided into {first.parts}: the rest is in no file",
                 fix="Save whole tensors: `get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))`, called on "
                 "all ranks, returns them, as `value.full_tensor()` does; or let all ranks save with torch.distributed.checkpoint.",
+                at=first.at,
+                ranks=sorted(by_rank),
+            )
+    return None
+
+
+def _replaced(observed: Observed) -> Result | None:
+    """Find ranks that save other tensors under the same name after as many steps, if by renaming files: the last of them remains."""
+    saved: dict[tuple[int, str], int] = {}
+    under: dict[tuple[str, int], dict[int, tuple[int, FileUse]]] = {}
+    for each in observed.of(FileUse):
+        if each.op == "written":
+            saved[each.rank, each.path] = each.content
+        elif each.op == "rename" and each.to and saved.get((each.rank, each.path)):
+            under.setdefault((each.to, each.steps), {})[each.rank] = saved[each.rank, each.path], each
+    for (path, steps), by_rank in under.items():
+        contents = [content for content, _ in by_rank.values()]
+        first = by_rank[min(by_rank)][1]
+        nodes = {observed.ranks[rank].node for rank in by_rank}
+        if len(set(contents)) > 1 and (len(nodes) == 1 or not first.to_private):
+            return failed(
+                f"{ranks_text(sorted(by_rank))} save different tensors as {path} after step {steps}{where(first.at)}: the last of them "
+                "replaces what the others saved",
+                fix="Put what tells the ranks apart into the file name, such as the rank of the tensor-parallel group, or gather the "
+                "parts and let one rank save.",
                 at=first.at,
                 ranks=sorted(by_rank),
             )

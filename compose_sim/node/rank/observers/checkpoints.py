@@ -16,7 +16,7 @@ from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
-_MAX_NAMES, _MAX_NOTED, _DEPTH = 5, 20, 5
+_MAX_NAMES, _MAX_NOTED, _DEPTH, _MAX_HASHED = 5, 20, 5, 4_000_000
 _NOTED = "checkpoints.noted"
 LOADED = "checkpoints.loaded"  # the modules that were given a state dict
 
@@ -153,6 +153,16 @@ def _note_devices(context: RankContext, loaded: Any) -> None:
     current = torch.cuda.current_device() if found else 0
     if any(each != current for each in found):
         context.note(LoadedElsewhere(tuple(found), current, place()))
+
+
+def content_of(_: RankContext, saved: Any) -> int:
+    """Return a hash of the tensors in what is saved; 0 if there are none, or too many numbers."""
+    from ..replay.inputs import hash_of  # which imports torch
+
+    tensors = [_local(each) for each in _tensors(saved, _DEPTH)]
+    few = sum(each.numel() for each in tensors) <= _MAX_HASHED
+    plain = all(type(each) is sys.modules["torch"].Tensor and not each.is_complex() for each in tensors)
+    return sum(number * hash_of(each) for number, each in enumerate(tensors, 1)) % (1 << 62) if few and plain else 0
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:

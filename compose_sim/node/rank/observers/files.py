@@ -23,6 +23,7 @@ from ...records.record import Place
 from ...shared.frames import is_user_code
 from ..context import RankContext, here, place
 from ..torch_hooks import points
+from .checkpoints import content_of
 from .collectives import note_untracked_wait
 
 _EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.putenv", "fcntl.flock", "fcntl.lockf"})
@@ -138,7 +139,7 @@ def _op(flags: int) -> FileOp:
     return "write" if flags & os.O_TRUNC else "update"
 
 
-def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> None:
+def _note(context: RankContext, op: FileOp, path: str, new_name: str = "", content: int = 0) -> None:
     resolved = _resolve(path)
     if resolved is None:
         return
@@ -162,6 +163,7 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "") -> No
             polls=_has_polling(at),
             sync=context.synchronizations,
             steps=context.steps,
+            content=content,
             at=at,
         )
     )
@@ -295,4 +297,5 @@ def _save(context: RankContext, call: points.TorchCall) -> points.Steps:
     if isinstance(file, (str, os.PathLike)):
         _quietly(_note, context, "write", os.fsdecode(file))
         yield
-        _quietly(_note, context, "written", os.fsdecode(file))
+        content = context.guard(__name__, content_of, call.value("obj")) if context.thorough else None
+        _quietly(_note, context, "written", os.fsdecode(file), "", content or 0)

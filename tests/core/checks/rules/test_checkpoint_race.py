@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -111,3 +112,29 @@ def test_shards_are_whole_only_if_all_of_them_are_saved(savers: tuple[int, ...],
 
     assert result.status == status
     assert (at(result) == ("/work/train.py", 12)) == (status == FAILED)
+
+
+@pytest.mark.parametrize(
+    ("contents", "steps", "names", "status"),
+    [
+        ((5, 6), (3, 3), ("last.pt", "last.pt"), FAILED),
+        ((5, 5), (3, 3), ("last.pt", "last.pt"), PASSED),  # copies
+        ((5, 6), (3, 3), ("0.pt", "1.pt"), PASSED),
+        ((5, 6), (3, 4), ("last.pt", "last.pt"), PASSED),
+    ],
+)
+def test_ranks_that_rename_other_tensors_to_one_name_lose_those_of_all_but_one(
+    contents: tuple[int, int], steps: tuple[int, int], names: tuple[str, str], status: str
+) -> None:
+    def records(rank: int) -> list[Record]:
+        if rank > 1:
+            return [BARRIER]
+        scratch = f"/work/{rank}.tmp"
+        saved = replace(file("written", scratch), content=contents[rank], steps=steps[rank])
+        renamed = replace(file("rename", scratch), to=f"/work/{names[rank]}", steps=steps[rank])
+        return [file("write", scratch), saved, renamed, BARRIER]
+
+    result = checkpoint_race.judge(two_nodes(records))
+
+    assert result.status == status
+    assert result.ranks == ((0, 1) if status == FAILED else ())
