@@ -154,6 +154,16 @@ class RunningStatistics(Record):
 
 
 @dataclass(frozen=True)
+class ScheduleMade(Record):
+    """A schedule of the learning rate, when the script has ended."""
+
+    type: str
+    ends: int  # after so many of its steps it stays as it is
+    steps: int  # that it made
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class SpreadTaken(Record):
     """The variance of all numbers of a tensor was taken, or their standard deviation."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, log2, sqrt
 
-from compose_sim.core.checks import FAILED, Case, Result, check, failed, not_applicable, passed, warned, where
+from compose_sim.core.checks import FAILED, WARNED, Case, Result, check, failed, not_applicable, passed, warned, where
 from compose_sim.core.checks.loss_counts import counted_steps, divided_losses
 from compose_sim.core.checks.repeated_steps import (
     Factor,
@@ -38,7 +38,7 @@ from compose_sim.core.checks.tolerances import (
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
-from compose_sim.node.records.models import BY_HAND, OptimizerStep
+from compose_sim.node.records.models import BY_HAND, OptimizerStep, ScheduleMade
 from compose_sim.node.records.precautions import Clip, ShardScaling
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
@@ -55,6 +55,7 @@ _OWN_NORM = (
 )
 # How many times as many targets a rank has as another, of which ranks rightly take a mean each; the mean of a loss function is common.
 _UNEQUAL, _UNEQUAL_MEAN = 1.25, 1.5
+_MIN_SCHEDULED = 8  # steps of a schedule: few may be epochs
 _OWN_SCALE = (
     "divides by a loss scale of its own",
     "Give all ranks the same loss scale: reduce whether a gradient is infinite (`op=dist.ReduceOp.MAX`) before the scale changes.",
@@ -194,6 +195,27 @@ _RATES = {"lr": "the learning rate", "initial_lr": "initial_lr", "max_lr": "max_
 )
 def loss_scale(case: Case) -> Result:
     """Compare gradients and learning rates of all ranks with those of one rank with the same batches."""
+    found = _judged(case)
+    return found if found.status in (FAILED, WARNED) else _long_schedule(case.observed) or found
+
+
+def _long_schedule(observed: Observed) -> Result | None:
+    """Find schedules of the learning rate of which the run makes a part, one of as many as there are ranks."""
+    size = observed.world_size
+    for each in observed.of(ScheduleMade):
+        share = each.ends / (each.steps * size) if each.steps >= _MIN_SCHEDULED else 0.0
+        if size > 1 and abs(share - 1) < RATE_FACTOR:
+            return warned(
+                f"{each.type} ends after {each.ends} steps, and the run made {each.steps} of them, 1/{size}: as if the steps of all "
+                "ranks were counted, or those of one rank with all samples",
+                fix="Count the steps that a rank makes: `len(loader)` with a DistributedSampler, or `len(data) // (batch_size * "
+                "world_size)` in an epoch. If the run is meant to end earlier than its schedule, nothing is wrong.",
+                at=each.at,
+            )
+    return None
+
+
+def _judged(case: Case) -> Result:
     why = why_not(case)
     if why:
         return (

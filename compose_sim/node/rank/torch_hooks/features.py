@@ -56,6 +56,7 @@ WITHOUT = {
     "replaying": "the run cannot be repeated on one rank",
     "replicated": "replicated tensors are not recorded",
     "running_statistics": "running statistics are not recorded",
+    "schedules": "schedules of learning rates are not recorded",
     "sketches": "sketches of gradients are not recorded",
     "slopes": "gradients are not compared with the loss",
     "states": "parameters are not recorded",

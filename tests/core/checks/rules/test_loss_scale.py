@@ -12,6 +12,7 @@ from compose_sim.core.checks.rules.scaling import loss_scale
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.models import ScheduleMade
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import RecordedModels, RecordedStep
 from tests.core.checks.rules.cluster import WORLD, at, collective, two_nodes
@@ -223,3 +224,23 @@ def test_targets_that_each_rank_counts_by_itself_weigh_differently(
     assert result.status == status
     assert (at(result) == AT) == (status == WARNED)
     assert ("2.00 times" in result.detail) == (status == WARNED)
+
+
+@pytest.mark.parametrize(
+    ("ends", "steps", "status"),
+    [
+        (160, 40, WARNED),
+        (161, 40, WARNED),
+        (40, 40, PASSED),
+        (10, 40, PASSED),  # a warm-up
+        (100, 40, PASSED),
+        (8, 2, PASSED),  # epochs
+    ],
+)
+def test_a_schedule_of_the_steps_of_all_ranks_ends_too_late(ends: int, steps: int, status: str) -> None:
+    observed = two_nodes(lambda _: [ScheduleMade("OneCycleLR", ends, steps, AT)]).observed
+
+    result = loss_scale.judge(case(step(0), step(1), observed=observed))
+
+    assert result.status == status
+    assert (at(result) == AT) == (status == WARNED)
