@@ -33,6 +33,7 @@ from compose_sim.node.records.data import (
     LoaderInfo,
     LoaderRanks,
     RandomDraws,
+    StreamRead,
     TrainingForward,
 )
 from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, TrainerLibraries, VariableSet
@@ -138,6 +139,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "replaying": _REPLAYED,
     "replicated": (ReplicatedTensor,),
     "resume": (HeldTensors, HeldState, StateMoved, InterruptedHere),
+    "read_streams": (StreamRead,),
     "schedules": (ScheduleMade,),
     "running_statistics": (RunningStatistics, SpreadTaken),
     "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),

@@ -81,6 +81,20 @@ class Batch(Record):
 
 
 @dataclass(frozen=True)
+class StreamRead(Record):
+    """The first samples that a worker reads from an IterableDataset in the first epoch."""
+
+    loader: int
+    worker: int
+    workers: int
+    rows: tuple[int, ...]  # a hash per sample
+    whole: tuple[int, int] | None = (
+        None  # the number of all samples and a hash of them in any order, if the stream has ended
+    )
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class LoaderRanks(Record):
     """A DDP model of another group of ranks is called with batches of this loader."""
 

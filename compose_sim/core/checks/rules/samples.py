@@ -21,6 +21,7 @@ from compose_sim.core.checks import (
     ranks_text,
     warned,
 )
+from compose_sim.core.checks.common_samples import compare_indices, overlap, read_twice
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.copies import drifting_copy
 from compose_sim.core.checks.rules.loaders import (
@@ -76,6 +77,8 @@ def sampler_overlap(case: Case) -> Result:
             "the ranks do not train together: there is no DDP model, and there are hardly any collectives"
         )
     looked_at: list[CommonSamples] = []
+    if twice := _read_twice(case):
+        return twice
     for by_rank in training:
         mismatch = _other_codes(by_rank) or _other_samples(case, by_rank) or _other_subsets(case, by_rank)
         if mismatch:
@@ -95,6 +98,20 @@ def sampler_overlap(case: Case) -> Result:
             f"{ranks_text(drifting.ranks)} hold parts of one model, so they must see the same samples"
         )
     return passed(f"no two ranks saw the same sample in one epoch (by {looked_at[0].by})")
+
+
+def _read_twice(case: Case) -> Result | None:
+    """Find loaders whose workers read the same stream: each sample is given as often as there are workers."""
+    for each in read_twice(case.observed):
+        count = each.read.workers
+        return (failed if each.read.whole else warned)(
+            f"the {count} workers of the loader of rank {each.read.rank} read the same samples from an IterableDataset ({each.common} "
+            f"of {each.of}): each sample is used {count} times",
+            fix="Divide the stream among the workers as well: `info = torch.utils.data.get_worker_info()`, then every "
+            "`world_size * info.num_workers`-th sample from `rank * info.num_workers + info.id` on.",
+            at=each.read.at,
+        )
+    return None
 
 
 def _is_convincing(by_rank: dict[int, Loader], overlapping: list[Pair], decided: dict[Pair, CommonSamples]) -> bool:
@@ -201,7 +218,6 @@ def _until_repeated(batches: list[tuple[int, ...]]) -> list[int]:
     return rows
 
 
-_MIN_SHARE = 0.02
 _SLICED = 0.75
 
 
@@ -236,22 +252,6 @@ def pairs_with_the_same(case: Case) -> list[Pair]:
     """Return the pairs of ranks that trained on the same samples."""
     compared = [compare_all(case, by_rank) for by_rank in training_loaders(case)]
     return [pair for each in compared for pair, common in each.items() if common.is_overlap]
-
-
-def overlap(left: Sequence[object], right: Sequence[object], *, unique: bool = False) -> tuple[int, int]:
-    """
-    Return how many of how many samples are in both; none if that may be chance.
-
-    Independent draws from one pool have about twice as much in common as each has repetitions, with a spread of about the square root.
-    So do rows that are equal by nature. If samples are `unique` and neither side repeats one, nothing in common is chance.
-    """
-    ours, theirs = set(left), set(right)
-    fewer = min(len(ours), len(theirs))
-    common = len(ours & theirs)
-    repeated = max(len(left) - len(ours), len(right) - len(theirs))
-    by_chance = 0.0 if unique and not repeated else 2 * (repeated + 2 * repeated**0.5 + 3)
-    is_the_same = list(left) == list(right)
-    return (common, fewer) if is_the_same or common > max(by_chance, _MIN_SHARE * fewer) else (0, fewer)
 
 
 def _compare_epoch(case: Case, left: Loader, right: Loader, ours: Epoch, theirs: Epoch) -> CommonSamples | None:
@@ -347,7 +347,6 @@ def _fed(case: Case, loader: Loader, epoch: Epoch) -> list[tuple[int, ...]]:
     ]
 
 
-_MIN_SAMPLES = 3
 _FIX_SHARE = (
     "Leave out `num_replicas` and `rank`: DistributedSampler(data) takes them from the process group; or pass dist.get_world_size() "
     "and dist.get_rank()."
@@ -368,7 +367,7 @@ def _other_samples(case: Case, by_rank: Mapping[int, Loader]) -> Result | None:
             ours, theirs = by_rank[left].info, by_rank[right].info
             alike = (ours.data, ours.length) == (theirs.data, theirs.length)
             replicas = ours.sampling.num_replicas or 1
-            found = _compare_indices(rows[left], rows[right], replicas) if alike else None
+            found = compare_indices(rows[left], rows[right], replicas) if alike else None
             if found:
                 return _divided_wrongly(by_rank[left], right, *found)
     return None
@@ -425,53 +424,6 @@ def _rows(loader: Loader) -> dict[int, set[int]]:
                 for index, row in zip(batch.indices, batch.rows, strict=True):
                     found.setdefault(index, set()).add(row)
     return found
-
-
-def _compare_indices(
-    ours: Mapping[int, set[int]], theirs: Mapping[int, set[int]], replicas: int
-) -> tuple[tuple[int, int] | None, int] | None:
-    """
-    Return the indices of one sample on both ranks, and how many samples have moved likewise; None unless that is proven.
-
-    The contents of equal indices are compared, or else the indices of equal contents, which may occur twice in right data too. If the
-    ranks have no sample in common, there are no such indices, and the indices that both had are counted.
-    """
-    if any(len(rows) > 1 for mine in (ours, theirs) for rows in mine.values()):
-        return None  # samples are not the same in every epoch, as with augmentation
-    both = ours.keys() & theirs.keys()
-    other = [index for index in both if ours[index] != theirs[index]]
-    if both and 2 * len(other) <= len(both):
-        return None
-    left, right = _indices(ours), _indices(theirs)
-    shared = sorted(left.keys() & right.keys(), key=lambda row: left[row])
-    moved = [(left[row], right[row]) for row in shared if left[row] != right[row]]
-    meet = len(left) < len(ours) or len(right) < len(theirs)  # equal contents on one rank
-    proven = len(other) >= _MIN_SAMPLES or not (meet or _may_be_twins(moved, len(ours), replicas))
-    if proven and len(moved) >= _MIN_SAMPLES and 2 * len(moved) > len(shared):
-        return moved[0], len(moved)
-    if len(both) >= 2 * _MIN_SAMPLES and set().union(*ours.values()).isdisjoint(set().union(*theirs.values())):
-        return None, len(both)
-    return None
-
-
-def _may_be_twins(moved: Sequence[tuple[int, int]], length: int, replicas: int) -> bool:
-    """
-    Return whether contents at other indices on each rank may be samples that occur twice in the data.
-
-    In data that is repeated, twins are as far apart everywhere. Of data in another order, a rank with `length` samples shares about
-    one of `replicas` with another rank; half of that is asked for.
-    """
-    distances = {abs(index - other) for index, other in moved}
-    return len(distances) < 2 or 2 * replicas * len(moved) < length
-
-
-def _indices(rows: Mapping[int, set[int]]) -> dict[int, int]:
-    """Return the index of each content that only one index has."""
-    found: dict[int, list[int]] = {}
-    for index, contents in rows.items():
-        for row in contents:
-            found.setdefault(row, []).append(index)
-    return {row: indices[0] for row, indices in found.items() if len(indices) == 1}
 
 
 def wrong_setting(loaders: Sequence[Loader], size: int) -> tuple[str, str]:

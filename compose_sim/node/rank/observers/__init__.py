@@ -31,6 +31,7 @@ from . import (
     optimizers,
     profiles,
     randomness,
+    read_streams,
     recording,
     repeats,
     replaying,
@@ -71,5 +72,6 @@ OBSERVERS = (
     schedules,
     boundaries,
     slopes,
+    read_streams,
     *map(plug_ins.load, plug_ins.names("composesim.observers").values()),
 )

@@ -49,6 +49,7 @@ WITHOUT = {
     "parameter_names": "parameters are not named",
     "profiles": "a profile cannot be recorded",
     "randomness": "random numbers are not recorded",
+    "read_streams": "samples of streams are not recorded",
     "recording": "the first steps are not recorded",
     "reduced_again": "counts that are reduced again are not recorded",
     "repeats": "repeated passes are not recorded",

@@ -332,6 +332,7 @@ ITERATOR_MADE = Point(_LOADER, "_BaseDataLoaderIter.__init__")
 ITERATOR_RESET = Point(_LOADER, "_BaseDataLoaderIter._reset")  # once an epoch, with persistent workers
 INDEX_DRAWN = Point(_LOADER, "_BaseDataLoaderIter._next_index")
 BATCH_TAKEN = Point(_LOADER, "_BaseDataLoaderIter.__next__")  # of all kinds of loaders
+STREAM_OPENED = Point("torch.utils.data._utils.fetch", "_IterableDatasetFetcher.__init__")
 BATCH_MADE = Point("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch", "_IterableDatasetFetcher.fetch")
 FULLY_SHARDED = Point(
     "torch.distributed.fsdp._fully_shard._fully_shard", "fully_shard", copies="torch.distributed.fsdp"

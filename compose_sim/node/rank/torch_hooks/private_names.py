@@ -132,6 +132,7 @@ NAMES = (
     Private("models", "torch.nn.modules.batchnorm", "_BatchNorm", "find BatchNorm of one rank"),
     Private("profiles", "torch.autograd", "_supported_activities", "profile all that this machine has"),
     Private("randomness", _FETCH, "_MapDatasetFetcher.fetch", "count the random numbers of a batch"),
+    Private("read_streams", _FETCH, "_IterableDatasetFetcher.fetch", "compare what workers read"),
     Private("randomness", _FETCH, "_IterableDatasetFetcher.fetch", "count the random numbers of a batch"),
     Private("randomness", "torch.nn.modules.dropout", "_DropoutNd", "know how many numbers a model draws"),
     Private("timings", "torch.autograd", "Variable._execution_engine", "know when the last gradient is computed"),

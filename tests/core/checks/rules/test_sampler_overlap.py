@@ -10,7 +10,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.samples import sampler_overlap
-from compose_sim.node.records.data import RandomDraws, Sampling, TrainingForward
+from compose_sim.node.records.data import RandomDraws, Sampling, StreamRead, TrainingForward
 from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import at, case
@@ -226,3 +226,33 @@ def test_epochs_of_all_data_in_an_order_of_each_rank_fail() -> None:
     }
 
     assert given(rows) == FAILED
+
+
+IN_ORDER = list(range(100, 140))
+SHUFFLED = Random(3).sample(IN_ORDER, 40)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wholes", "status"),
+    [
+        ((IN_ORDER, SHUFFLED), ((40, 7), (40, 7)), FAILED),
+        ((IN_ORDER, SHUFFLED), ((40, 7), (40, 8)), PASSED),
+        ((IN_ORDER, [*IN_ORDER[5:], *IN_ORDER[:5]]), (None, None), WARNED),  # an endless stream, read alike
+        ((IN_ORDER, SHUFFLED), (None, None), PASSED),  # draws from one pool
+        (([1, 2] * 20, [1, 2] * 20), ((40, 7), (40, 7)), PASSED),  # samples that are equal by nature
+    ],
+)
+def test_workers_that_read_the_same_stream_are_named(
+    rows: tuple[list[int], list[int]], wholes: tuple[tuple[int, int] | None, tuple[int, int] | None], status: str
+) -> None:
+    shares = {rank: range(8 * rank, 8 * rank + 8) for rank in range(2)}
+    notes = {
+        rank: [ddp(), loader(), *epoch(share)]
+        + [StreamRead(0, worker, 2, tuple(rows[worker]), wholes[worker], LINE) for worker in range(2)]
+        for rank, share in shares.items()
+    }
+
+    result = sampler_overlap.judge(case(notes))
+
+    assert result.status == status
+    assert (at(result) == LINE) == (status != PASSED)
