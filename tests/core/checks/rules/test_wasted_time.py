@@ -42,8 +42,10 @@ def test_a_rank_that_the_machine_does_not_run_is_not_blamed() -> None:
     assert judged(0.5) == "warned"
 
 
-def test_a_first_batch_that_loads_slowly_is_no_preparation() -> None:
-    wait = "DDP's gradient all-reduce in backward (train.py, line 9)"
+@pytest.mark.parametrize(
+    "wait", ["DDP's gradient all-reduce in backward (train.py, line 9)", "recv (train.py, line 9)"]
+)
+def test_a_first_batch_that_loads_slowly_is_no_preparation(wait: str) -> None:
     records = {rank: [waited(8.0 * (rank > 0), what=wait), step(1)] for rank in range(4)}
 
     assert wasted_time.judge(case(records)).status == "passed"
