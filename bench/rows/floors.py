@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.goals import Goal, Row
 from bench.leftovers import sweep
-from bench.measure import Contestant, NotMeasurableError, alternate
+from bench.measure import Contestant, NotMeasurableError, Samples, alternate
 from bench.process import RunFailedError, run_together
 from bench.rows.training import up
 from bench.setting import BENCH, Setting
@@ -24,6 +24,7 @@ DOCKER, STARTED = "composesim up, docker", "floor: four times docker run of the 
 DOCKER_TINY, STARTED_TINY = f"{DOCKER}, 100 tiny steps", f"{STARTED}, 100 tiny steps"
 NODES, MANY = 4, 64
 ALL_AT_ONCE = f"floor: import torch in {MANY} processes"
+REMOVED = "floor: from the exit of four containers until docker has removed them and their network"
 
 
 def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
@@ -40,6 +41,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
     )
     for script in ("forked_ranks.py", TINY):
         shutil.copy(BENCH / "scripts" / script, setting.folder)
+    removed = Samples()
     threads = ("--env", f"OMP_NUM_THREADS={setting.threads}")
     try:
         setting.require_engine()
@@ -47,7 +49,7 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
             Contestant(name=LOCAL, measure=partial(up, setting, "--engine", "local", *threads)),
             Contestant(name=FORKED, measure=partial(_forked, setting)),
             Contestant(name=DOCKER, measure=partial(up, setting, "--engine", "docker", "--image", "host", *threads)),
-            Contestant(name=STARTED, measure=partial(_started, setting, TRAIN)),
+            Contestant(name=STARTED, measure=partial(_started, setting, TRAIN, removed)),
             Contestant(
                 name=DOCKER_TINY,
                 measure=partial(
@@ -62,10 +64,10 @@ def measure(setting: Setting, wanted: Sequence[str]) -> Iterator[Row]:
                     expect="trained on rank 3",
                 ),
             ),
-            Contestant(name=STARTED_TINY, measure=partial(_started, setting, TINY)),
+            Contestant(name=STARTED_TINY, measure=partial(_started, setting, TINY, Samples())),
             Contestant(name=ALL_AT_ONCE, measure=partial(_imports, setting), rounds=1),
         ]
-        row.samples = alternate(contestants, setting.repeats)
+        row.samples = {**alternate(contestants, setting.repeats), REMOVED: removed}
     except (NotMeasurableError, RunFailedError) as error:
         row.missing = {goal.mine: str(error) for goal in row.goals}
     yield row
@@ -80,8 +82,8 @@ def _forked(setting: Setting) -> float:
         shutil.rmtree(setting.folder / "checkpoints", ignore_errors=True)
 
 
-def _started(setting: Setting, script: str) -> float:
-    """Return the seconds from the first container to the removal of the network."""
+def _started(setting: Setting, script: str, removed: Samples) -> float:
+    """Return the seconds from the first container to the removal of the network; add those of the removal to `removed`."""
     name = setting.new_name()
     plan = _plan(setting, script)
     mounts = [
@@ -113,15 +115,17 @@ def _started(setting: Setting, script: str) -> float:
             raise RunFailedError("a container could not be started")
         names = [f"{name}-{rank}" for rank in range(NODES)]
         codes = _docker("wait", *names).split()
-        said = _docker("logs", names[-1])
+        ended = time.monotonic()
+        broken = [each for each, code in zip(names, codes, strict=True) if code != "0"]
+        if broken:
+            raise RunFailedError(f"the containers exited with {' '.join(codes)}: {_docker('logs', broken[0])[-300:]}")
         _docker("rm", "--force", *names)
         _docker("network", "rm", name)
         seconds = time.monotonic() - began
+        removed.seconds.append(time.monotonic() - ended)
     finally:
         sweep(name)
         shutil.rmtree(setting.folder / "checkpoints", ignore_errors=True)
-    if any(code != "0" for code in codes):
-        raise RunFailedError(f"the containers exited with {' '.join(codes)}: {said[-300:]}")
     return seconds
 
 
