@@ -1,4 +1,8 @@
-"""Judge whether gradients say how the loss changes: without one rank to compare with, the loss itself is the reference."""
+"""
+Judge whether gradients say how the loss changes, and whether tensors keep their gradient when ranks exchange them.
+
+Without one rank to compare with, the loss itself is the reference.
+"""
 
 from __future__ import annotations
 

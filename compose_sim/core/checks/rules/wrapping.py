@@ -327,6 +327,7 @@ def _own_statistics(case: Case) -> Result | None:
 def _mean_of_spreads(case: Case) -> Result | None:
     """Find variances of ranks' own numbers that are averaged over ranks, with the means, although the means are apart."""
     by_rank = [list(_spreads_reduced(rank)) for rank in case.observed]
+    printed = _printed(case) if all(by_rank) else []
     for together in zip(*by_rank, strict=False):
         reduced, spreads = [each for each, _ in together], [each for _, each in together]
         if len({each.at for each in reduced}) > 1 or len(reduced[0].group) != case.observed.world_size:
@@ -334,8 +335,8 @@ def _mean_of_spreads(case: Case) -> Result | None:
         within = fmean(each.value**2 if each.is_root else each.value for each in spreads)
         between = pvariance(each.mean for each in spreads)
         shown = fmean(each.value for each in spreads)
-        if between <= _APART * within or _is_printed(case, shown):
-            continue
+        if between <= _APART * within or any(isclose(each, shown, rel_tol=_AS_PRINTED) for each in printed):
+            continue  # a number that is printed is a report, and may be used for nothing else
         low, high = min(spreads, key=lambda each: each.mean), max(spreads, key=lambda each: each.mean)
         kind = "standard deviation" if spreads[0].is_root else "variance"
         right = sqrt(within + between) if spreads[0].is_root else within + between
@@ -369,10 +370,9 @@ def _holds(given: Iterable[Collective], number: float) -> bool:
     return any(isclose(value, number, rel_tol=ROUNDING_32_BIT) for each in given for value in each.values)
 
 
-def _is_printed(case: Case, number: float) -> bool:
-    """Return whether a rank prints the number: it is a report, and nobody need divide by it."""
+def _printed(case: Case) -> list[float]:
     lines = (line for printed in case.logs.values() for line in printed)
-    return any(isclose(float(each), number, rel_tol=_AS_PRINTED) for line in lines for each in _DECIMAL.findall(line))
+    return [float(each) for line in lines for each in _DECIMAL.findall(line)]
 
 
 def never_stepped(case: Case) -> Result | None:
