@@ -53,12 +53,11 @@ class LossSlope(Record):
     parameter: str  # "" if none was moved
     held: int  # the hash of its values
     product: float | None  # of gradient and move
-    is_cut: bool = (
-        False  # whether the forward pass used values without their gradients, chose by values, or used autocast
-    )
+    is_cut: bool = False  # whether the forward pass used values without their gradients, or used autocast
     scaled: float | None = None  # what the script multiplied the gradient of that parameter by before the step
     most_scaled: float | None = None  # the largest such number of all parameters
     began: int = 0  # the hash of what that parameter held at the first step
+    choices: int = 0  # a hash of what the forward passes chose by values, such as the expert of a token
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Without one rank to compare with, the loss itself is the reference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isclose, isfinite, sqrt
 from statistics import mean
 from typing import NamedTuple
@@ -36,6 +37,7 @@ _MIN_MOVES, MIN_PROBED_STEPS = 3, 5  # moves of a parameter; steps, of which the
 _UNSOUND = 0.95  # the correlation of both changes: that of right gradients is nearly 1
 _SIZE = 0.1  # multiples of a change, which a step's curvature blurs
 _NOISE = 1e-5  # of a loss, relative
+_SURE, _NOISE_IF_SURE = 0.99, 3e-6  # a correlation that shows that smaller changes are no noise
 
 
 class _Move(NamedTuple):
@@ -46,6 +48,7 @@ class _Move(NamedTuple):
     loss: float
     is_scaled: bool  # whether the script may have scaled this gradient otherwise than those of other parameters
     is_own: bool  # whether ranks that began with the same values hold others by now, as in local SGD
+    jumps: bool  # whether it changed what a rank chooses: the change is then not only that of which the gradient tells
 
 
 def _moves(case: Case) -> list[_Move]:
@@ -83,8 +86,14 @@ def _moves(case: Case) -> list[_Move]:
                 for each in notes.values()
             )
             is_own = len({each.began for each in notes.values()}) < len(products)
-            found.append(_Move(name, len(products), change, predicted, loss, is_scaled, is_own))
+            jumps = _jumps(first.get(step, {}), notes)
+            found.append(_Move(name, len(products), change, predicted, loss, is_scaled, is_own, jumps))
     return found
+
+
+def _jumps(first: Mapping[int, LossSlope], second: Mapping[int, LossSlope]) -> bool:
+    """Return whether a move has changed what a rank chooses, such as the expert of a token: no gradient tells of that."""
+    return any(rank in first and each.choices != first[rank].choices for rank, each in second.items())
 
 
 def _by_step(observed: Observed) -> dict[int, dict[int, LossSlope]]:
@@ -96,25 +105,16 @@ def _by_step(observed: Observed) -> dict[int, dict[int, LossSlope]]:
 
 def judge_slopes(case: Case) -> Result | None:
     """Find parameters whose gradients do not say how the loss changes."""
-    by_name: dict[str, list[_Move]] = {}
-    found = _moves(case)
-    for each in found:  # of averaged weights there is one copy now and then
-        alike = [move.copies for move in found if move.parameter == each.parameter]
-        if each.copies == max(alike, key=alike.count):
-            by_name.setdefault(each.parameter, []).append(each)
-    correlations = {
-        name: _correlation(each)
-        for name, each in by_name.items()
-        if len(each) >= _MIN_MOVES
-        and max(abs(move.change) for move in each) > _NOISE * mean(move.loss for move in each)
-    }
+    found = _by_parameter(_moves(case))
+    smooth = {name: [move for move in each if not move.jumps] for name, each in found.items()}
+    correlations = {name: _correlation(each) for name, each in smooth.items() if _tell(each)}
     unsound = [name for name, value in correlations.items() if value < _UNSOUND]
     if not unsound:
-        return _judge_sizes(case, {name: by_name[name] for name in correlations})
+        return _judge_sizes(case, {name: each for name, each in found.items() if _tell(each, _NOISE_IF_SURE)})
     worst = min(unsound, key=lambda name: correlations[name])
     return warned(
         f"the gradients of {names_text(unsound)} do not say how the loss changes if they are moved a little: the correlation is "
-        f"{correlations[worst]:.2f} over {len(by_name[worst])} steps for {worst}, and nearly 1 for a right gradient",
+        f"{correlations[worst]:.2f} over {len(smooth[worst])} steps for {worst}, and nearly 1 for a right gradient",
         fix="Find what the backward pass loses, adds twice or gives to the wrong part: the `backward` of an autograd.Function, a "
         "gather without gradient, a mask or a slice of another rank. If a part of the loss is meant to have no gradient: "
         "`--skip matches-single`.",
@@ -122,12 +122,27 @@ def judge_slopes(case: Case) -> Result | None:
     )
 
 
+def _by_parameter(moves: list[_Move]) -> dict[str, list[_Move]]:
+    found: dict[str, list[_Move]] = {}
+    for each in moves:  # of averaged weights there is one copy now and then
+        alike = [move.copies for move in moves if move.parameter == each.parameter]
+        if each.copies == max(alike, key=alike.count):
+            found.setdefault(each.parameter, []).append(each)
+    return found
+
+
+def _tell(moves: list[_Move], noise: float = _NOISE) -> bool:
+    """Return whether there are enough moves, and one that is more than noise."""
+    are_many = len(moves) >= _MIN_MOVES
+    return are_many and max(abs(each.change) for each in moves) > noise * mean(each.loss for each in moves)
+
+
 def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
     """Find parameters whose gradients are a multiple of what the loss asks, while those of the others are not."""
     world_size = case.observed.world_size
     types = {each.type for each in case.observed.of(SketchedStep)}
     matters = any(not each.startswith(ADAPTIVE) for each in types) or any(case.observed.of(Clip))
-    times = {name: 1 / slope for name, each in moves.items() if (slope := _slope(each)) > 0}
+    times = {name: 1 / _slope(each) for name, each in moves.items() if _correlation(each) >= _SURE}
     least = min(times, key=lambda name: times[name], default="")
     for name, each in times.items() if matters else ():
         several = round(each / times[least])

@@ -25,6 +25,7 @@ _SLOPES = "slopes.slopes"
 _STEPS, _FIRST = 24, 2  # steps that are measured, and the first in which a parameter is moved
 _PARAMETERS = 5
 _MAX_ELEMENTS = 200_000  # of all parameters: gradients are saved after each backward pass
+_MAX_CHOSEN = 200_000  # indices
 _MAX_BACKWARDS = 16  # of one step
 _PROPORTIONAL = 1e-3
 _MOVE = 0.003  # relative to the size of the numbers in a parameter
@@ -50,7 +51,7 @@ class Slopes:
     base: Any = None  # its gradient before the first backward pass of a step
     added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
-    chooses: bool = False  # the forward pass so far has chosen something by values that depend on the parameter
+    choices: int = 0  # a hash of what forward passes have chosen by values, since the last step
     is_over: bool = False
 
 
@@ -62,14 +63,13 @@ def begin(context: RankContext) -> None:
         points.BACKWARD.subscribe(_backward)
         follow_gradients(_before_step, lambda _: None)
         points.AUTOCAST_ENTERED.subscribe(_autocast)
+        points.CHOSEN.subscribe(_choose)
         if context.mode == PROBE:
             points.DETACHED.subscribe(_detach)
-            points.CHOSEN.subscribe(_choose)
 
 
 def _module_called(context: RankContext, module: Any, *_: Any) -> None:
     slopes: Slopes = context.memory[_SLOPES]
-    slopes.is_cut |= slopes.chooses
     if slopes.is_over or not sys.modules["torch"].is_grad_enabled():
         slopes.is_cut |= slopes.kept is not None
         return
@@ -93,13 +93,19 @@ def _detach(context: RankContext, call: points.TorchCall) -> None:
         slopes.is_cut = True
 
 
-def _choose(context: RankContext, call: points.TorchCall) -> None:
-    """Note what jumps if the parameter moves, such as the expert of a token, and is used if another module is called later."""
+def _choose(context: RankContext, call: points.TorchCall) -> points.Steps:
+    """Note what a forward pass chooses by values that depend on the parameters, such as the expert of a token."""
+    from ..replay.inputs import hash_of
+
     slopes: Slopes = context.memory[_SLOPES]
-    values = call.arguments[0] if call.arguments else None
-    has_indices = len(call.arguments) + len(call.options) > 1 or call.name not in ("max", "min")
-    if slopes.kept is not None and has_indices and getattr(values, "requires_grad", False):
-        slopes.chooses = True
+    result = yield
+    if slopes.is_over or not getattr(call.arguments[0] if call.arguments else None, "requires_grad", False):
+        return
+    chosen = result[1] if isinstance(result, tuple) else result if call.name.startswith("arg") else None
+    if chosen is not None and chosen.numel() <= _MAX_CHOSEN:
+        slopes.choices = (31 * slopes.choices + hash_of(chosen)) % (1 << 61)
+    elif chosen is not None:
+        slopes.is_cut |= slopes.kept is not None
 
 
 def _autocast(context: RankContext, _: points.TorchCall) -> None:
@@ -171,7 +177,6 @@ def _move(slopes: Slopes) -> None:
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     slopes: Slopes = context.memory[_SLOPES]
     root, parameter = points.root_of(call), slopes.moved
-    slopes.chooses = False
     if slopes.is_over:
         return
     if getattr(root, "numel", None) is not None and root.numel() == 1 and call.value("grad_tensors") is None:
@@ -249,12 +254,13 @@ def _before_step(context: RankContext, _: Any) -> None:
         None if slopes.moved is None else _scaled(slopes, slopes.moved),
         max((each for each in scales if each is not None), default=None),
         slopes.began.get(id(slopes.moved), 0),
+        slopes.choices,
     )
     context.note(noted)
     ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not _parameters(slopes)
     slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
     slopes.name, slopes.moved, slopes.direction, slopes.product, slopes.base = "", None, None, None, None
-    slopes.added = {}
+    slopes.added, slopes.choices = {}, 0
     if ends:
         slopes.is_over = True
         if context.mode == PROBE:
