@@ -136,3 +136,15 @@ def test_a_gradient_is_as_large_as_that_of_other_parameters(
     if result is not None:
         assert result.status == "warned"
         assert "expert.weight is 2 times" in result.detail
+
+
+@pytest.mark.parametrize(("choices", "is_found"), [(0, True), (5, False)])
+def test_moves_that_change_what_a_router_chooses_show_no_wrong_gradient(choices: int, is_found: bool) -> None:
+    def record(rank: int, step: int) -> LossSlope:
+        if step < 2:
+            return LossSlope(step, LOSSES[step], "", 0, None)
+        return LossSlope(step, LOSSES[step] + SLOPES[step], "router.weight", 7, RANDOM[step], choices=choices)
+
+    second = Observed(ranks={rank: observe(rank, [record(rank, step) for step in range(12)]) for rank in range(2)})
+
+    assert (judged(second) is not None) == is_found
