@@ -34,7 +34,7 @@ from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.record import Place, Record
 from compose_sim.node.records.script import ScriptEnd
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _METRIC = re.compile(
     r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
@@ -135,7 +135,7 @@ def _wrong_mean(found: MeanOfMeans) -> Result:
 def _metric_lines(rank: int, lines: Sequence[str]) -> list[MetricLine]:
     found = []
     for text in lines:
-        is_metric = len(text) < 1000 and _METRIC.search(text) and _NUMBER.search(text)
+        is_metric = len(text) < 1000 and _METRIC.search(text) and NUMBER.search(text)
         if is_metric and not _LABELED.search(text) and "Warning" not in text:
             found.append(MetricLine(rank, text.strip()))
     return found
@@ -382,7 +382,7 @@ def _mean_of_means(reduced: Sequence[Collective], place: int, samples: Mapping[i
 def _printed(logs: Mapping[int, Sequence[str]], name: re.Pattern[str] = _EVALUATION) -> list[str]:
     """Return the numbers in lines that report an evaluation, or a metric with such a name."""
     found = (line for lines in logs.values() for line in lines if name.search(line))
-    return [text for line in found for text in _NUMBER.findall(line)]
+    return [text for line in found for text in NUMBER.findall(line)]
 
 
 def _is_printed(of_means: float, right: float, text: str, digits: int) -> bool:

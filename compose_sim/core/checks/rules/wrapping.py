@@ -25,6 +25,7 @@ from compose_sim.core.checks import (
 )
 from compose_sim.core.checks.replica_diff import Difference, compare
 from compose_sim.core.checks.rules.copies import evaluations
+from compose_sim.core.checks.rules.metrics import NUMBER
 from compose_sim.core.checks.rules.slopes import FIX_GATHER
 from compose_sim.core.checks.sketches import alike, is_known, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_32_BIT
@@ -47,7 +48,6 @@ _HIDES = "ZeroRedundancyOptimizer"
 _APART = 0.05  # the variance of the ranks' means, relative to the mean of their variances
 _RECENT = 4  # spreads and reductions that may belong together
 _AS_PRINTED = 0.005  # a number that is printed is rounded
-_DECIMAL = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
 
 
 @check("wrapper-bypassed", "Is the model called through its DDP wrapper?", DDP_MODEL)
@@ -372,7 +372,7 @@ def _holds(given: Iterable[Collective], number: float) -> bool:
 
 def _printed(case: Case) -> list[float]:
     lines = (line for printed in case.logs.values() for line in printed)
-    return [float(each) for line in lines for each in _DECIMAL.findall(line)]
+    return [float(each) for line in lines for each in NUMBER.findall(line)]
 
 
 def never_stepped(case: Case) -> Result | None:
