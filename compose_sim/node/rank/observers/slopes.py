@@ -51,7 +51,10 @@ class Slopes:
     base: Any = None  # its gradient before the first backward pass of a step
     added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
-    choices: int = 0  # a hash of what forward passes have chosen by values, since the last step
+    choices: int = (
+        0  # a hash of what forward passes have chosen by values since the last step, before another module was called
+    )
+    pending: int = 0  # a hash of later choices, such as the classes of a metric
     is_over: bool = False
 
 
@@ -70,6 +73,7 @@ def begin(context: RankContext) -> None:
 
 def _module_called(context: RankContext, module: Any, *_: Any) -> None:
     slopes: Slopes = context.memory[_SLOPES]
+    slopes.choices, slopes.pending = (31 * slopes.choices + slopes.pending) % (1 << 61), 0
     if slopes.is_over or not sys.modules["torch"].is_grad_enabled():
         slopes.is_cut |= slopes.kept is not None
         return
@@ -103,7 +107,7 @@ def _choose(context: RankContext, call: points.TorchCall) -> points.Steps:
         return
     chosen = result[1] if isinstance(result, tuple) else result if call.name.startswith("arg") else None
     if chosen is not None and chosen.numel() <= _MAX_CHOSEN:
-        slopes.choices = (31 * slopes.choices + hash_of(chosen)) % (1 << 61)
+        slopes.pending = (31 * slopes.pending + hash_of(chosen)) % (1 << 61)
     elif chosen is not None:
         slopes.is_cut |= slopes.kept is not None
 
@@ -177,6 +181,7 @@ def _move(slopes: Slopes) -> None:
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
     slopes: Slopes = context.memory[_SLOPES]
     root, parameter = points.root_of(call), slopes.moved
+    slopes.pending = 0
     if slopes.is_over:
         return
     if getattr(root, "numel", None) is not None and root.numel() == 1 and call.value("grad_tensors") is None:

@@ -305,11 +305,11 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    ("factor", "is_cut"),
+    ("factor", "chooses"),
     [("hidden.max(-1, keepdim=True).indices", True), ("torch.topk(hidden, 1).indices", True), ("hidden.max()", False)],
 )
-def test_a_forward_pass_that_chooses_by_values_is_no_reference(
-    cluster: Callable[..., Cluster], tmp_path: Path, factor: str, is_cut: bool
+def test_what_a_forward_pass_chooses_by_values_is_recorded(
+    cluster: Callable[..., Cluster], tmp_path: Path, factor: str, chooses: bool
 ) -> None:
     for mode in ("record", "probe"):
         ranks = cluster(CHOOSING.replace("{factor}", factor), nproc=2)
@@ -319,4 +319,4 @@ def test_a_forward_pass_that_chooses_by_values_is_no_reference(
 
     moved = [each for each in ranks.observed(1).of(LossSlope) if each.parameter]
     assert len(moved) == 2
-    assert {each.is_cut for each in moved} == {is_cut}
+    assert {each.choices != 0 for each in moved} == {chooses}
