@@ -84,6 +84,7 @@ def _moves(case: Case) -> list[_Move]:
             is_scaled = any(
                 each.scaled is None or not isclose(each.scaled, each.most_scaled or 0.0, rel_tol=LOSS_FACTOR)
                 for each in notes.values()
+                if each.product  # else the rank has an empty shard
             )
             is_own = len({each.began for each in notes.values()}) < len(products)
             jumps = _jumps(first.get(step, {}), notes)
@@ -142,7 +143,11 @@ def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
     world_size = case.observed.world_size
     types = {each.type for each in case.observed.of(SketchedStep)}
     matters = any(not each.startswith(ADAPTIVE) for each in types) or any(case.observed.of(Clip))
-    times = {name: 1 / _slope(each) for name, each in moves.items() if _correlation(each) >= _SURE}
+    times = {
+        name: 1 / _slope(each)
+        for name, each in moves.items()
+        if _correlation(each) >= (_UNSOUND if _tell(each) else _SURE)
+    }
     least = min(times, key=lambda name: times[name], default="")
     for name, each in times.items() if matters else ():
         several = round(each / times[least])
