@@ -22,6 +22,7 @@ from compose_sim.core.checks.rules import (
     scaling,
     wrapping,
 )
+from compose_sim.core.checks.sketches import parameter_names
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, CheckResult, Coverage
 from compose_sim.core.request.names import CHECK_GROUP, chosen
@@ -212,7 +213,7 @@ def run_checks(case: Case, *, only: tuple[str, ...] = (), skip: tuple[str, ...] 
     """Return the results of the chosen checks, in the order of `check_ids`; a problem that follows from a failure names it."""
     results = confirmed([_judge(name, case) for name in chosen(only, skip)])
     failures = {result.id for result in results if result.status == FAILED}
-    names = _parameter_names(case.observed.of(ParameterNames))
+    names = parameter_names(case.observed)
 
     def with_names(text: str) -> str:
         return _NUMBERED.sub(lambda found: names.get(found[0], found[0]), text)
@@ -302,15 +303,6 @@ def _judge_or_break(name: str, case: Case) -> Result:
     except Exception as error:  # noqa: BLE001 - an error in one check must not cost the user the report
         problem = f"{BROKEN} ({type(error).__name__}: {error}): please report it"
         return replace(not_applicable(problem), id=name)
-
-
-def _parameter_names(found: Iterable[ParameterNames]) -> dict[str, str]:
-    """Map the numbers of parameters without a name to names, if all ranks and optimizers agree on them."""
-    names: dict[str, set[str]] = {}
-    for each in found:
-        for number, name in each.names:
-            names.setdefault(number, set()).add(name)
-    return {number: agreed.pop() for number, agreed in names.items() if len(agreed) == 1}
 
 
 def _why_uncovered(ids: tuple[str, ...], by_id: Mapping[str, Result], only: tuple[str, ...]) -> str | None:

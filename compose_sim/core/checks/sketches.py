@@ -21,7 +21,7 @@ from compose_sim.core.checks.tolerances import (
     ROUNDING_COMBINATION,
 )
 from compose_sim.core.events.observations import Observed, RankObserved
-from compose_sim.node.records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
+from compose_sim.node.records.gradients import ParameterNames, Sketch, SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 
 ADAPTIVE = ("Ada", "RMSprop", "NAdam", "RAdam", "Lion", "Adam")  # a constant factor does not change their steps
@@ -70,6 +70,15 @@ def holds_copies(optimizer: Optimizer) -> bool:
     """Return whether some of its parameters had no gradient at any step, while others of the same shapes had."""
     steps = [step for by_rank in optimizer.steps.values() for step in by_rank.values()]
     return len(optimizer.steps) > 1 and all(step.copy_of is not None for step in steps)
+
+
+def parameter_names(observed: Observed) -> dict[str, str]:
+    """Map the numbers of parameters without a name to names, if all ranks and optimizers agree on them."""
+    names: dict[str, set[str]] = {}
+    for each in observed.of(ParameterNames):
+        for number, name in each.names:
+            names.setdefault(number, set()).add(name)
+    return {number: agreed.pop() for number, agreed in names.items() if len(agreed) == 1}
 
 
 def _with_equal_rows(

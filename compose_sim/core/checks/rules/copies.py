@@ -26,11 +26,11 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.replica_diff import Difference, step_at
-from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers
+from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers, parameter_names
 from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS, ROUNDING_COMBINATION
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
-from compose_sim.node.records.gradients import ParameterNames, SketchedStep, SketchedTensor
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
 from compose_sim.node.records.models import (
     DdpModel,
     EvaluatedModel,
@@ -282,8 +282,9 @@ def untied(case: Case) -> Result | None:
                 for nth in together[1:]
             ]
             if all(len(each) > 1 for each in later):
-                known = [_known_name(case.observed.ranks[rank], name) for rank, name in zip(ranks, mine, strict=True)]
-                return _came_apart(ranks, known if all(known) else mine, how, len(later), at)
+                agreed = parameter_names(case.observed)
+                names_of_all = [agreed.get(name, name) for name in mine]
+                return _came_apart(ranks, names_of_all, how, len(later), at)
     return None
 
 
@@ -306,13 +307,6 @@ def _came_apart(ranks: Sequence[int], names: Sequence[str], how: str, count: int
         at=at,
         ranks=ranks,
     )
-
-
-def _known_name(rank: RankObserved, name: str) -> str:
-    """Return the name that a numbered parameter has in a module of the script; "" if that is not known."""
-    if not name[:1].isdigit():
-        return name
-    return next((dict(each.names)[name] for each in rank.of(ParameterNames) if name in dict(each.names)), "")
 
 
 def _begun_alike(held: Mapping[int, Mapping[int, Mapping[tuple[str, Shape], str | None]]]) -> Iterator[_Shared]:

@@ -14,6 +14,7 @@ from ...records.precautions import LoadedElsewhere, LoadedState, SavedShards
 from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
+from .models import local
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MAX_NAMES, _MAX_NOTED, _DEPTH, _MAX_HASHED = 5, 20, 5, 4_000_000
@@ -52,9 +53,9 @@ def _note_shards(context: RankContext, saved: Any) -> None:
     for shards in _shards():
         found, parts = [], 1
         for name, each in _named_tensors(saved, _DEPTH) if shards else ():
-            held = _local(each)
-            for local, divided in shards.get(tuple(held.shape), ()):
-                if type(held) is torch.Tensor and torch.equal(held.to(local), local):
+            held = local(each)
+            for shard, divided in shards.get(tuple(held.shape), ()):
+                if type(held) is torch.Tensor and torch.equal(held.to(shard), shard):
                     found.append(name)
                     parts = max(parts, divided)
                     break
@@ -77,13 +78,13 @@ def _shards() -> tuple[_Shards, _Shards]:
             if part is not None and part.length == prod(part.shape):
                 continue  # with NO_SHARD
             parts = _divided(each) if part is None else len(part.ranks)
-            local = _local(each)
             if parts < 2:
                 continue
+            own = local(each)
             tensors = [state for state in one.state.get(each, {}).values() if hasattr(state, "numel")]
-            for found, tensor in ((parameters, local), *((states, _local(state)) for state in tensors)):
+            for found, tensor in ((parameters, own), *((states, local(state)) for state in tensors)):
                 is_constant = not tensor.numel() or bool((tensor == tensor.reshape(-1)[0]).all())
-                if not is_constant and tensor.numel() == local.numel():
+                if not is_constant and tensor.numel() == own.numel():
                     found.setdefault(tuple(tensor.shape), []).append((tensor, parts))
     return parameters, states
 
@@ -100,11 +101,6 @@ def _divided(tensor: Any) -> int:
     if not hasattr(tensor, "placements"):
         return 1
     return prod(size for size, how in zip(tensor.device_mesh.mesh.shape, tensor.placements) if how.is_shard())
-
-
-def _local(tensor: Any) -> Any:
-    tensor = tensor.detach()
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _load_state(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -159,7 +155,7 @@ def content_of(_: RankContext, saved: Any) -> int:
     """Return a hash of the tensors in what is saved; 0 if there are none, or too many numbers."""
     from ..replay.inputs import hash_of  # which imports torch
 
-    tensors = [_local(each) for each in _tensors(saved, _DEPTH)]
+    tensors = [local(each) for each in _tensors(saved, _DEPTH)]
     few = sum(each.numel() for each in tensors) <= _MAX_HASHED
     plain = all(type(each) is sys.modules["torch"].Tensor and not each.is_complex() for each in tensors)
     return sum(number * hash_of(each) for number, each in enumerate(tensors, 1)) % (1 << 62) if few and plain else 0

@@ -17,7 +17,7 @@ from ...records.gradients import LossSlope
 from ..context import IN_CHECKPOINT, RankContext
 from ..torch_hooks import points
 from ..tracked import Outermost
-from .models import clean
+from .models import clean, local
 from .optimizers import follow_gradients
 
 PROBE = "probe"  # the mode of the second run
@@ -128,17 +128,11 @@ def _leave_padding(slopes: Slopes) -> None:
             slopes.direction[row] = 0
 
 
-def _local(tensor: Any) -> Any:
-    """Return the memory of a tensor, or of the rank's part of a DTensor."""
-    tensor = tensor.detach()
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def _gradient(parameter: Any) -> Any:
     """Return the gradient of what the rank holds of a parameter; None if there is none, or if it still has to be reduced."""
     gradient = parameter.grad
     is_like_it = getattr(gradient, "placements", None) == getattr(parameter, "placements", None)
-    return None if gradient is None or not is_like_it else _local(gradient)
+    return None if gradient is None or not is_like_it else local(gradient)
 
 
 def _parameters(slopes: Slopes) -> list[tuple[str, Any]]:
@@ -151,7 +145,7 @@ def _parameters(slopes: Slopes) -> list[tuple[str, Any]]:
         if each.requires_grad
     }
     precise = (torch.float32, torch.float64)
-    plain = all(type(_local(each)) is torch.Tensor and each.dtype in precise for _, each in found.values())
+    plain = all(type(local(each)) is torch.Tensor and each.dtype in precise for _, each in found.values())
     few = sum(each.numel() for _, each in found.values()) <= _MAX_ELEMENTS
     return [*found.values()] if plain and few else []
 
@@ -167,15 +161,15 @@ def _move(slopes: Slopes) -> None:
     if slopes.moved is None:
         chosen = trained[:: -(-len(trained) // _PARAMETERS)]
         slopes.name, slopes.moved = chosen[(slopes.step - _FIRST) % len(chosen)]
-        values = _local(slopes.moved)
+        values = local(slopes.moved)
         slopes.held = hash_of(values)
         draws = torch.Generator(device="cpu").manual_seed(slopes.held % (1 << 63))
         size = (float(values.double().square().mean()) if values.numel() else 0.0) ** 0.5 or 0.1
         direction = _MOVE * size * torch.randn(values.shape, generator=draws, device="cpu")
         slopes.direction = direction.to(values.device, values.dtype)
         _leave_padding(slopes)
-    slopes.kept = _local(slopes.moved).clone()
-    _local(slopes.moved).add_(slopes.direction)
+    slopes.kept = local(slopes.moved).clone()
+    local(slopes.moved).add_(slopes.direction)
 
 
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -202,7 +196,7 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _put_back(slopes: Slopes) -> None:
     if slopes.kept is not None:
-        _local(slopes.moved).copy_(slopes.kept)
+        local(slopes.moved).copy_(slopes.kept)
         slopes.kept = None
 
 
@@ -216,7 +210,7 @@ def _keep(context: RankContext, slopes: Slopes) -> None:
     trained = _parameters(slopes)
     gradients = [_gradient(each) for _, each in trained]
     if slopes.step == 0:
-        slopes.began = {id(each): hash_of(_local(each)) for _, each in trained}
+        slopes.began = {id(each): hash_of(local(each)) for _, each in trained}
     slopes.graded |= {id(each) for (_, each), gradient in zip(trained, gradients) if gradient is not None}
     context.memory[IN_CHECKPOINT] = True
     try:

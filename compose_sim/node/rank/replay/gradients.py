@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..context import RankContext
+from ..observers.models import local
 from ..torch_hooks import points
 from . import shards
 
@@ -172,7 +173,7 @@ def put(parameters: Sequence[Any], values: Sequence[Any]) -> bool:
         return False
     with torch.no_grad():
         for parameter, value in zip(parameters, values):
-            shards.local(parameter).copy_(value)
+            local(parameter).copy_(value)
     return True
 
 

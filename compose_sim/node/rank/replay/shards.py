@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..observers.models import local
+
 
 class NotComplete(Exception):
     """The parts of all ranks do not make up the whole tensor."""
@@ -63,11 +65,6 @@ def flat_parts(models: Sequence[Any]) -> dict[int, FlatPart]:
 def is_sharded(tensor: Any, flat: Mapping[int, FlatPart] = _NONE) -> bool:
     """Return whether a tensor is a DTensor that is spread over more than one rank, or one of those that the first FSDP shards."""
     return id(tensor) in flat or (hasattr(tensor, "placements") and tensor.device_mesh.size() > 1)
-
-
-def local(tensor: Any) -> Any:
-    """Return the values that this rank holds."""
-    return tensor.detach().to_local() if hasattr(tensor, "placements") else tensor.detach()
 
 
 def copied(tensor: Any, flat: FlatPart | None = None) -> Any:
