@@ -88,9 +88,8 @@ class StreamRead(Record):
     worker: int
     workers: int
     rows: tuple[int, ...]  # a hash per sample
-    whole: tuple[int, int] | None = (
-        None  # the number of all samples and a hash of them in any order, if the stream has ended
-    )
+    # The number of all samples and a hash of them in any order, if the stream has ended
+    whole: tuple[int, int] | None = None
     at: Place | None = None
 
 

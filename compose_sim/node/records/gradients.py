@@ -83,9 +83,8 @@ class SketchedStep(Record):
     backwards: int = 0  # that added to the gradients
     mean_times: float | None = None  # if each backward pass started from a mean over samples, what multiplies it
     sum_times: float | None = None  # the same for a sum
-    each_times: float | None = (
-        None  # what multiplies the loss of one sample or target, if the script or the loss function counts them
-    )
+    # What multiplies the loss of one sample or target, if the script or the loss function counts them
+    each_times: float | None = None
     in_forward: int = 0  # collectives between the last step and the first backward pass
     in_backward: int = 0  # and from then on to the end of the last backward pass
     passes: tuple[tuple[Sketch, ...], ...] = ()  # what each of several backward passes added to the first parameters

@@ -35,8 +35,10 @@ def _note_spread(context: RankContext, call: points.TorchCall) -> points.Steps:
     taken = yield
     spread = taken[0] if isinstance(taken, tuple) else taken
     of = call.arguments[0] if call.arguments else call.options["input"]
+    if not spread.numel() == 1 < of.numel():
+        return
     count = context.memory[_SPREADS_TAKEN] = context.memory.get(_SPREADS_TAKEN, 0) + 1
-    if spread.numel() == 1 < of.numel() and count <= _MAX_SPREADS:
+    if count <= _MAX_SPREADS:
         context.note(SpreadTaken(call.name.startswith("std"), float(spread), float(of.detach().double().mean())))
 
 

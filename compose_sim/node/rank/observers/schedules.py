@@ -20,7 +20,8 @@ class _Followed:
 
     def __init__(self, schedule: Any, at: Place | None) -> None:
         self.schedule, self.at, self.type = weakref.ref(schedule), at, type(schedule).__name__
-        self.steps = self.ends = 0
+        self.steps = 0
+        self.ends: int | None = None  # not looked at yet
         self.latest = 0  # steps between the last two of an optimizer: as many follow the last one, if it is freed then
 
     def look(self) -> None:
@@ -28,7 +29,7 @@ class _Followed:
         if schedule is not None:
             self.latest = int(schedule.last_epoch) - self.steps
             self.steps += self.latest
-            self.ends = self.ends or end_of(schedule)
+            self.ends = end_of(schedule) if self.ends is None else self.ends
 
     @property
     def made(self) -> int:

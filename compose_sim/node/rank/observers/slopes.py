@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ..torch_hooks import points
 from ..tracked import Outermost
 from .models import clean, local
 from .optimizers import follow_gradients
+from .samples import bytes_of
 
 PROBE = "probe"  # the mode of the second run
 _SLOPES = "slopes.slopes"
@@ -99,15 +101,13 @@ def _detach(context: RankContext, call: points.TorchCall) -> None:
 
 def _choose(context: RankContext, call: points.TorchCall) -> points.Steps:
     """Note what a forward pass chooses by values that depend on the parameters, such as the expert of a token."""
-    from ..replay.inputs import hash_of
-
     slopes: Slopes = context.memory[_SLOPES]
     result = yield
     if slopes.is_over or not getattr(call.arguments[0] if call.arguments else None, "requires_grad", False):
         return
     chosen = result[1] if isinstance(result, tuple) else result if call.name.startswith("arg") else None
     if chosen is not None and chosen.numel() <= _MAX_CHOSEN:
-        slopes.pending = (31 * slopes.pending + hash_of(chosen)) % (1 << 61)
+        slopes.pending = zlib.crc32(bytes_of(chosen), slopes.pending)  # in their order, unlike hash_of
     elif chosen is not None:
         slopes.is_cut |= slopes.kept is not None
 
@@ -242,7 +242,8 @@ def _before_step(context: RankContext, _: Any) -> None:
     if slopes.is_over:
         return
     _put_back(slopes)  # if no backward pass came
-    scales = [_scaled(slopes, each) for _, each in _parameters(slopes)] if slopes.moved is not None else []
+    trained = [each for _, each in _parameters(slopes)]
+    scales = {id(each): _scaled(slopes, each) for each in trained if slopes.moved is not None}
     noted = LossSlope(
         slopes.step,
         slopes.loss,
@@ -250,13 +251,13 @@ def _before_step(context: RankContext, _: Any) -> None:
         slopes.held,
         slopes.product,
         slopes.is_cut,
-        None if slopes.moved is None else _scaled(slopes, slopes.moved),
-        max((each for each in scales if each is not None), default=None),
+        scales.get(id(slopes.moved)),
+        max((each for each in scales.values() if each is not None), default=None),
         slopes.began.get(id(slopes.moved), 0),
         slopes.choices,
     )
     context.note(noted)
-    ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not _parameters(slopes)
+    ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not trained
     slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
     slopes.name, slopes.moved, slopes.direction, slopes.product, slopes.base = "", None, None, None, None
     slopes.added, slopes.choices = {}, 0
