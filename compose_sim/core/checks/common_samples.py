@@ -35,6 +35,7 @@ class ReadTwice:
     """What two workers of one loader have in common of a stream."""
 
     read: StreamRead  # the first worker's
+    other: int  # worker
     common: int
     of: int
 
@@ -56,12 +57,12 @@ def _in_common(one: StreamRead, other: StreamRead) -> ReadTwice | None:
     others = {row: place for place, row in enumerate(other.rows)}
     ours, fewer = set(one.rows), min(len(one.rows), len(others))
     if one.whole and one.whole == other.whole and len(ours) >= _MIN_COMMON:
-        return ReadTwice(read=one, common=one.whole[0], of=one.whole[0])
+        return ReadTwice(read=one, other=other.worker, common=one.whole[0], of=one.whole[0])
     if len(ours) < len(one.rows) or len(others) < len(other.rows):
         return None  # equal by nature
     places = [others[row] for row in one.rows if row in others]  # draws from one pool are in another order
     is_alike = len(places) >= max(_MIN_COMMON, _MIN_SHARE_OF_STREAM * fewer) and _is_in_order(places)
-    return ReadTwice(read=one, common=len(places), of=fewer) if is_alike else None
+    return ReadTwice(read=one, other=other.worker, common=len(places), of=fewer) if is_alike else None
 
 
 def _is_in_order(places: Sequence[int]) -> bool:

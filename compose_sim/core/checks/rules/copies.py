@@ -293,7 +293,7 @@ def _came_apart(ranks: Sequence[int], names: Sequence[str], how: str, count: int
     if len(set(names)) == 1 and names[0][:1].isalpha():  # others are numbered, alike in unlike stages
         return warned(
             f"{how} {ranks_text(ranks)} the same {names[0]}, which differs between them after each of {count} sampled steps, beside "
-            "parameters of which each rank holds a part: each rank trains its copy with the gradient of its own part of the input",
+            "parameters that differ from the start: if ranks hold parts of those, each trains its copy with a gradient of its own",
             fix="Add up the gradients of what every rank of the group holds before each step: `dist.all_reduce(weight.grad, "
             "group=…)`. With parallelize_module, declare the layer in the plan, such as `SequenceParallel()` for a norm.",
             at=at,

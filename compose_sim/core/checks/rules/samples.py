@@ -103,13 +103,13 @@ def sampler_overlap(case: Case) -> Result:
 def _read_twice(case: Case) -> Result | None:
     """Find loaders whose workers read the same stream: each sample is given as often as there are workers."""
     for each in read_twice(case.observed):
-        count = each.read.workers
-        return (failed if each.read.whole else warned)(
-            f"the {count} workers of the loader of rank {each.read.rank} read the same samples from an IterableDataset ({each.common} "
-            f"of {each.of}): each sample is used {count} times",
+        read, which = each.read, "all" if each.read.whole else "the first"
+        return (failed if read.whole else warned)(
+            f"workers {read.worker} and {each.other} of the {read.workers} of a loader on rank {read.rank} read the same samples from "
+            f"an IterableDataset ({each.common} of {which} {each.of}), so these are used more than once",
             fix="Divide the stream among the workers as well: `info = torch.utils.data.get_worker_info()`, then every "
             "`world_size * info.num_workers`-th sample from `rank * info.num_workers + info.id` on.",
-            at=each.read.at,
+            at=read.at,
         )
     return None
 

@@ -206,8 +206,8 @@ def _long_schedule(observed: Observed) -> Result | None:
         share = each.ends / (each.steps * size) if each.steps >= _MIN_SCHEDULED else 0.0
         if size > 1 and abs(share - 1) < RATE_FACTOR:
             return warned(
-                f"{each.type} ends after {each.ends} steps, and the run made {each.steps} of them, 1/{size}: as if the steps of all "
-                "ranks were counted, or those of one rank with all samples",
+                f"{each.type} ends after {each.ends} steps, and the run made {each.steps} of them, about 1/{size}: as if the steps of "
+                "all ranks were counted, or those of one rank with all samples",
                 fix="Count the steps that a rank makes: `len(loader)` with a DistributedSampler, or `len(data) // (batch_size * "
                 "world_size)` in an epoch. If the run is meant to end earlier than its schedule, nothing is wrong.",
                 at=each.at,
