@@ -54,4 +54,9 @@ class Outermost:
         return sorted((each for each, number in self._numbers.items() if number >= 0), key=self._numbers.get)
 
 
+def local(tensor: Any) -> Any:
+    """Return what this rank holds of a tensor, in the same memory: all of it, or its part of a DTensor."""
+    return tensor.detach().to_local() if hasattr(tensor, "placements") else tensor.detach()
+
+
 optimizers, loaders, models = Table(), Table(), Table()

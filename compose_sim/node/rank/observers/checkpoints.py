@@ -14,7 +14,7 @@ from ...records.precautions import LoadedElsewhere, LoadedState, SavedShards
 from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
-from .models import local
+from ..tracked import local
 
 _PREFIXES = ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.")
 _MAX_NAMES, _MAX_NOTED, _DEPTH, _MAX_HASHED = 5, 20, 5, 4_000_000

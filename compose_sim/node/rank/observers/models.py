@@ -73,11 +73,6 @@ def living(context: RankContext) -> Iterator[tuple[Model, Any]]:
             yield model, ddp
 
 
-def local(tensor: Any) -> Any:
-    """Return what this rank holds of a tensor, in the same memory: all of it, or its part of a DTensor."""
-    return tensor.detach().to_local() if hasattr(tensor, "placements") else tensor.detach()
-
-
 def clean(name: str) -> str:
     """Return a parameter's name as the user knows it, without what wrappers add."""
     return name.replace("_orig_mod.", "").removeprefix("module.") if "." in name else name

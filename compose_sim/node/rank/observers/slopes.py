@@ -17,8 +17,8 @@ from typing import Any
 from ...records.gradients import LossSlope
 from ..context import IN_CHECKPOINT, RankContext
 from ..torch_hooks import points
-from ..tracked import Outermost
-from .models import clean, local
+from ..tracked import Outermost, local
+from .models import clean
 from .optimizers import follow_gradients
 from .samples import bytes_of
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..context import RankContext
-from ..observers.models import local
 from ..torch_hooks import points
+from ..tracked import local
 from . import shards
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order

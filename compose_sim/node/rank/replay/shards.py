@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..observers.models import local
+from ..tracked import local
 
 
 class NotComplete(Exception):
