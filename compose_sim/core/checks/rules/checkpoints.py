@@ -99,7 +99,7 @@ def _shards_of_some(observed: Observed) -> Result | None:
 
 
 def _replaced(observed: Observed) -> Result | None:
-    """Find ranks that save other tensors under the same name after as many steps, if by renaming files: the last of them remains."""
+    """Find ranks that save different tensors and rename the files to one name after as many steps: the last of them remains."""
     saved: dict[tuple[int, str], int] = {}
     under: dict[tuple[str, int], dict[int, tuple[int, FileUse]]] = {}
     for each in observed.of(FileUse):
