@@ -352,7 +352,7 @@ def nondeterminism(case: Case) -> Result:
 
 _MIN_WAIT_S = 5.0
 _QUEUED = 0.2  # of a wait: the share in which the late rank waited for a processor
-_NOT_PREPARED = ("init_process_group", "DDP's gradient all-reduce", "recv ")
+_NOT_PREPARED = ("init_process_group", "DDP's gradient all-reduce")
 _MIN_REDUCTIONS = 4  # reductions per step
 
 
@@ -376,11 +376,11 @@ def _prepares_alone(observed: Observed) -> Result | None:
             waits.setdefault((wait.group, wait.sequence), {})[times.rank] = wait
     queued = {each.rank: each.queued for each in observed.of(StepTimes) if each.queued}
     worst: tuple[float, dict[int, Wait], list[int]] | None = None
-    for by_rank in waits.values():
+    for (group, _), by_rank in waits.items():
         first = by_rank[min(by_rank)]
         # In the first backward pass, ranks wait for a first batch that loads slowly: training has begun. So it has for a stage that
-        # waits for another stage's first pass.
-        if len(by_rank) < max(2, first.size) or first.what.startswith(_NOT_PREPARED):
+        # waits for the message of another stage's first pass, or until its own message is taken.
+        if len(by_rank) < max(2, first.size) or ">" in group or first.what.startswith(_NOT_PREPARED):
             continue
         late = [rank for rank, wait in by_rank.items() if wait.lasted < _MIN_WAIT_S * 1e6 / 2]
         lost = min((wait.lasted / 1e6 for rank, wait in by_rank.items() if rank not in late), default=0.0)

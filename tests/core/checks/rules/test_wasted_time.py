@@ -13,8 +13,10 @@ from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, step
 
 
-def waited(seconds: float, step: int = 1, what: str = "barrier #1 (train.py, line 7)") -> Record:
-    return StepTimes(step, 0.0, (), (Wait(what, 0, round(seconds * 1e6), "0", 4, 1),))
+def waited(
+    seconds: float, step: int = 1, what: str = "barrier #1 (train.py, line 7)", group: str = "0", size: int = 4
+) -> Record:
+    return StepTimes(step, 0.0, (), (Wait(what, 0, round(seconds * 1e6), group, size, 1),))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +44,18 @@ def test_a_rank_that_the_machine_does_not_run_is_not_blamed() -> None:
     assert judged(0.5) == "warned"
 
 
-@pytest.mark.parametrize(
-    "wait", ["DDP's gradient all-reduce in backward (train.py, line 9)", "recv (train.py, line 9)"]
-)
-def test_a_first_batch_that_loads_slowly_is_no_preparation(wait: str) -> None:
+def test_a_first_batch_that_loads_slowly_is_no_preparation() -> None:
+    wait = "DDP's gradient all-reduce in backward (train.py, line 9)"
     records = {rank: [waited(8.0 * (rank > 0), what=wait), step(1)] for rank in range(4)}
 
     assert wasted_time.judge(case(records)).status == "passed"
+
+
+def test_the_first_message_of_a_pipeline_is_no_preparation() -> None:
+    sends = waited(0.1, what="send (train.py, line 8)", group="0>1", size=0)
+    receives = waited(8.0, what="recv (train.py, line 9)", group="0>1", size=0)
+
+    assert wasted_time.judge(case({0: [sends, step(1)], 1: [receives, step(1)]})).status == "passed"
 
 
 def test_waits_during_training_are_not_judged() -> None:
