@@ -79,6 +79,7 @@ from compose_sim.node.records.process_groups import (
     LostResult,
     ProcessGroup,
     ReducedAgain,
+    TakenFromAny,
     UntrackedWait,
 )
 from compose_sim.node.records.record import Record
@@ -128,7 +129,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
     "loaders": (Join, RandomDraws, TrainingForward, *_LOADED, *_REPLAYED),
     "losses": (LossValue,),
-    "messages": (UntrackedWait,),
+    "messages": (TakenFromAny, UntrackedWait),
     "models": (DdpModel, DdpForward, UnusedParameters, LocalBatchNorm, *_COUNTED, *_HASHED),
     "optimizers": (SketchedTensors, SketchedStep, *_COUNTED, *_HASHED),
     "paddle": (Collective, InitProcessGroup, ProcessGroup, OptimizerStep, *_COUNTED),

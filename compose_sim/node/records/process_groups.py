@@ -101,6 +101,14 @@ class ReducedAgain(Record):
 
 
 @dataclass(frozen=True)
+class TakenFromAny(Record):
+    """A message that could come from any rank has arrived; in `check` only."""
+
+    source: int
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class UntrackedWait(Record):
     """A message, store, lock or sleep: ranks may wait for each other without a collective."""
 

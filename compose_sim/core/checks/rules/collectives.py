@@ -36,6 +36,7 @@ from compose_sim.node.records.process_groups import (
     LaterInGroup,
     LostResult,
     ReducedAgain,
+    TakenFromAny,
 )
 from compose_sim.node.records.record import Place, Shape
 from compose_sim.node.records.script import ScriptEnd
@@ -68,7 +69,7 @@ def collective_mismatch(case: Case) -> Result:
     groups = issuing_groups(case.observed)
     count = sum(count for group in groups for count in group.counts.values())
     if not count:
-        return not_applicable("the script issued no collective of its own")
+        return _mixed_up(case.observed) or not_applicable("the script issued no collective of its own")
     for group in groups:
         result = _differ(case, group) or _missing(case, group)
         if result:
@@ -77,7 +78,13 @@ def collective_mismatch(case: Case) -> Result:
         if len(set(group.counts.values())) > 1:
             return not_applicable(f"the run ended ({case.verdict}) while {group.counted}")
     alike = passed(f"{count} collectives, the same in the same order on all ranks of a group")
-    return _later_ones(groups) or _lost_result(case.observed) or _reduced_again(case.observed) or alike
+    return (
+        _later_ones(groups)
+        or _lost_result(case.observed)
+        or _reduced_again(case.observed)
+        or _mixed_up(case.observed)
+        or alike
+    )
 
 
 def _lost_result(observed: Observed) -> Result | None:
@@ -121,6 +128,29 @@ def _reduced_again(observed: Observed) -> Result | None:
         "the counts to zero after each reduction.",
         at=at,
     )
+
+
+def _mixed_up(observed: Observed) -> Result | None:
+    """Find messages in two parts, such as indices and values, whose parts a rank takes from two senders."""
+    for rank in observed:
+        taken = list(rank.of(TakenFromAny))
+        pairs = list(zip(taken[::2], taken[1::2], strict=False))
+        lines = {(one.at, two.at) for one, two in pairs}
+        mixed = [(one, two) for one, two in pairs if one.source != two.source]
+        senders = (Counter(one.source for one, _ in pairs), Counter(two.source for _, two in pairs))
+        if len(lines) != 1 or pairs[0][0].at == pairs[0][1].at or not mixed or senders[0].keys() != senders[1].keys():
+            continue
+        one, two = mixed[0]
+        return warned(
+            f"rank {rank.rank} takes a message of rank {one.source}{where(one.at)}, and the next one{where(two.at)} from rank "
+            f"{two.source}; {len(mixed)} of {len(pairs)} pairs are of two ranks: recv without a source takes what comes first, also "
+            "if it belongs to another message",
+            fix="Take the later parts from the sender of the first one: `sender = dist.recv(first)`, then "
+            "`dist.recv(second, src=sender)`.",
+            at=two.at,
+            ranks=(rank.rank, one.source, two.source),
+        )
+    return None
 
 
 def _differ(case: Case, group: IssuingGroup) -> Result | None:

@@ -10,6 +10,7 @@ import time
 import weakref
 from typing import Any
 
+from ...records.process_groups import TakenFromAny
 from ..context import RankContext, place, where
 from ..torch_hooks import points
 from . import collectives
@@ -17,6 +18,7 @@ from . import collectives
 _BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
 _arriving: weakref.WeakKeyDictionary[Any, tuple[str, str, int]] = weakref.WeakKeyDictionary()  # of irecv, until `wait`
 _is_waiting_observed = False
+_TAKEN, _MAX_TAKEN = "messages.taken", 2000
 
 
 def install() -> None:
@@ -47,6 +49,14 @@ def _follow(context: RankContext, call: points.TorchCall) -> points.Steps:
             context.times.wait(what, began, time.monotonic(), pair, 2)
         elif pair and name == "irecv":
             _await(context, what, pair, work)
+    if context.mode == "record" and name == "recv" and not pair:
+        _note_sender(context, int(work))
+
+
+def _note_sender(context: RankContext, source: int) -> None:
+    count = context.memory[_TAKEN] = context.memory.get(_TAKEN, 0) + 1
+    if count <= _MAX_TAKEN:
+        context.note(TakenFromAny(source, place()))
 
 
 def _pair(call: points.TorchCall) -> str:

@@ -20,6 +20,7 @@ from compose_sim.node.records.process_groups import (
     LaterInGroup,
     LostResult,
     ReducedAgain,
+    TakenFromAny,
 )
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
@@ -219,6 +220,23 @@ def test_counts_that_are_reduced_with_their_last_sum_warn(times: int, status: st
         return [reduced, *[reduced, ReducedAgain(reduced.at)] * times]
 
     result = collective_mismatch.judge(two_nodes(records))
+
+    assert result.status == status
+    assert at(result) == (("/work/train.py", 9) if status == WARNED else None)
+
+
+@pytest.mark.parametrize(
+    ("senders", "status"),
+    [
+        ([1, 1, 2, 3, 3, 2], WARNED),
+        ([1, 1, 2, 2, 3, 3], NOT_APPLICABLE),
+        ([1, 3, 2, 3, 1, 3], NOT_APPLICABLE),  # one kind of message from these, and another from that one
+    ],
+)
+def test_the_parts_of_a_message_that_come_from_two_senders_warn(senders: list[int], status: str) -> None:
+    taken = [TakenFromAny(sender, ("/work/train.py", 8 + number % 2)) for number, sender in enumerate(senders)]
+
+    result = collective_mismatch.judge(two_nodes(lambda rank: [ScriptEnd()] if rank else [*taken, ScriptEnd()]))
 
     assert result.status == status
     assert at(result) == (("/work/train.py", 9) if status == WARNED else None)

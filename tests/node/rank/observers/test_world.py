@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import LossValue
-from compose_sim.node.records.process_groups import Collective, LostResult, ReducedAgain
+from compose_sim.node.records.process_groups import Collective, LostResult, ReducedAgain, TakenFromAny
 from compose_sim.node.records.script import ScriptEnd
 from tests.node.harness import Cluster
 
@@ -187,3 +187,29 @@ def test_counts_that_hold_their_last_sum_are_recorded(cluster: Callable[..., Clu
     noted = [each.at and each.at[1] for each in run.observed(1).of(ReducedAgain)]
 
     assert noted == [COUNTS.splitlines().index("    dist.all_reduce(counts)  # again") + 1] * 5
+
+
+TAKES = """import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+value = torch.zeros(1)
+if dist.get_rank():
+    dist.send(value, 0)
+    dist.send(value, 0, tag=2)
+else:
+    sender = dist.recv(value)  # any
+    dist.recv(value, sender, tag=2)
+dist.destroy_process_group()
+"""
+
+
+def test_the_sender_of_a_message_that_any_rank_may_send_is_recorded(cluster: Callable[..., Cluster]) -> None:
+    run = cluster(TAKES, nproc=2)
+    run.environment["COMPOSESIM_CHECK"] = "record"
+    run.start(1)
+    assert set(run.exit_codes().values()) == {0}, run.log(0)
+
+    taken = [(each.source, each.at and each.at[1]) for each in run.observed().of(TakenFromAny)]
+
+    assert taken == [(1, 1 + TAKES.splitlines().index("    sender = dist.recv(value)  # any"))]
