@@ -40,6 +40,7 @@ from compose_sim.node.records.data import (
 from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, TrainerLibraries, VariableSet
 from compose_sim.node.records.gradients import (
     BoundaryGradient,
+    ContrastedSamples,
     DetachedInLoss,
     LossSlope,
     ParameterNames,
@@ -117,6 +118,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "checkpoints": (LoadedState, LoadedElsewhere, SavedShards, StepTimes),
     "clipping": (Clip, ShardScaling),
     "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
+    "contrastive": (ContrastedSamples,),
     "devices": (DeviceChosen,),
     "endings": (RaisedAfterTraining,),
     "evaluations": (EvaluatedModel, WeightsBeforeSharding, WeightsBeforeWrapping),

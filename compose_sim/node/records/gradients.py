@@ -45,6 +45,17 @@ class DetachedInLoss(Record):
 
 
 @dataclass(frozen=True)
+class ContrastedSamples(Record):
+    """A cross entropy compares the samples of a rank with those of all ranks, and its targets count from 0; not on rank 0."""
+
+    size: int  # of the rank's batch; the scores have as many columns for each rank
+    in_order: bool  # whether the gathered features are known to be in the order of the ranks
+    own: float  # how high the scores of the rank's own samples are, in standard deviations of a mean of random ones
+    chosen: float  # the same of those that the targets name
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class LossSlope(Record):
     """The loss of a step, in which a parameter may have been moved, and how much the gradient says that this changes it."""
 

@@ -29,7 +29,7 @@ from compose_sim.core.checks.repeated_steps import (
 )
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
-from compose_sim.core.checks.rules.slopes import MIN_PROBED_STEPS, judge_slopes
+from compose_sim.core.checks.rules.slopes import MIN_PROBED_STEPS, judge_slopes, wrong_pairs
 from compose_sim.core.checks.rules.updates import judge_update, never_updated
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.events.observations import Observed
@@ -75,7 +75,7 @@ _CLEAR_16_BIT = 0.25  # the same in low precision
 )
 def matches_single(case: Case) -> Result:
     """Compare the gradients of the recorded steps on all ranks with those of one rank with the same batches."""
-    left = never_updated(case.observed)
+    left = never_updated(case.observed) or wrong_pairs(case)
     if left:
         return left
     why = why_not(case)

@@ -11,12 +11,12 @@ from math import isclose, isfinite, sqrt
 from statistics import mean
 from typing import NamedTuple
 
-from compose_sim.core.checks import Case, Result, failed, names_text, shape_text, warned
+from compose_sim.core.checks import Case, Result, failed, names_text, ranks_text, shape_text, warned
 from compose_sim.core.checks.repeated_steps import step_place
 from compose_sim.core.checks.sketches import ADAPTIVE
 from compose_sim.core.checks.tolerances import LOSS_FACTOR, MIN_STEPS
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.gradients import DetachedInLoss, LossSlope, SketchedStep
+from compose_sim.node.records.gradients import ContrastedSamples, DetachedInLoss, LossSlope, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.precautions import Clip
 from compose_sim.node.records.process_groups import Collective
@@ -37,6 +37,7 @@ _MIN_MOVES, MIN_PROBED_STEPS = 3, 5  # moves of a parameter; steps, of which the
 _UNSOUND = 0.95  # the correlation of both changes: that of right gradients is nearly 1
 _SIZE = 0.1  # multiples of a change, which a step's curvature blurs
 _NOISE = 1e-5  # of a loss, relative
+_HIGH, _CHANCE = 4.0, 2.0  # standard deviations: no chance, and what chance explains
 _SURE, _NOISE_IF_SURE = 0.99, 3e-6  # a correlation that shows that smaller changes are no noise
 
 
@@ -199,3 +200,23 @@ def lost_in_exchange(case: Case) -> Result | None:
                     at=at,
                 )
     return None
+
+
+def wrong_pairs(case: Case) -> Result | None:
+    """Find contrastive losses whose targets name the samples of rank 0 on all ranks."""
+    found: dict[int, ContrastedSamples] = {}
+    for each in case.observed.of(ContrastedSamples):
+        if each.in_order or (each.own > _HIGH and each.chosen < _CHANCE):
+            found.setdefault(each.rank, each)
+    if not found or len(found) < case.observed.world_size - 1:
+        return None
+    rank, first = min(found.items())
+    own = f"{rank * first.size} to {(rank + 1) * first.size - 1}"
+    proof = f"its own have the places {own}" if first.in_order else f"the scores are high for {own}, its own"
+    return failed(
+        f"on {ranks_text([*found])} a cross entropy over the samples of all ranks has the targets 0 to {first.size - 1}, which are "
+        f"the samples of rank 0; on rank {rank} {proof}",
+        fix="Count the targets from the place of this rank's samples: `torch.arange(size) + dist.get_rank() * size`.",
+        at=first.at,
+        ranks=[*found],
+    )

@@ -32,6 +32,7 @@ WITHOUT = {
     "checkpoints": "saved and loaded checkpoints are not recorded",
     "clipping": "the clipping of gradients is not recorded",
     "collectives": "collectives are not recorded",
+    "contrastive": "contrastive losses are not recorded",
     "devices": "the choice of GPUs is not recorded",
     "endings": "exceptions after the training are not recorded",
     "evaluations": "evaluations are not recorded",

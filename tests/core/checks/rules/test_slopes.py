@@ -8,10 +8,10 @@ import pytest
 
 from compose_sim.core.checks import PASSED, Case, CheckResult
 from compose_sim.core.checks.rules.replays import may_be_probed
-from compose_sim.core.checks.rules.slopes import judge_slopes
+from compose_sim.core.checks.rules.slopes import judge_slopes, wrong_pairs
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import Join
-from compose_sim.node.records.gradients import LossSlope, SketchedStep
+from compose_sim.node.records.gradients import ContrastedSamples, LossSlope, SketchedStep
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import observe
@@ -148,3 +148,23 @@ def test_moves_that_change_what_a_router_chooses_show_no_wrong_gradient(choices:
     second = Observed(ranks={rank: observe(rank, [record(rank, step) for step in range(12)]) for rank in range(2)})
 
     assert (judged(second) is not None) == is_found
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_found"),
+    [
+        ([(True, 0.5, 0.1)], True),
+        ([(False, 0.5, 0.1), (False, 5.0, 0.1)], True),  # a model learns to tell pairs from others
+        ([(False, 0.5, 0.1), (False, 3.0, 0.1)], False),
+        ([(False, 5.0, 5.0)], False),  # scores of anything are high
+        ([(False, 0.1, 5.0)], False),  # a rank that puts its own samples first
+    ],
+)
+def test_targets_of_rank_zero_are_found(seen: list[tuple[bool, float, float]], is_found: bool) -> None:
+    notes = [ContrastedSamples(8, *each, ("/work/train.py", 4)) for each in seen]
+    observed = Observed(ranks={rank: observe(rank, notes if rank else []) for rank in range(3)})
+
+    result = wrong_pairs(Case(observed=observed, verdict="passed"))
+
+    assert (result is not None) == is_found
+    assert result is None or result.ranks == (1, 2)
