@@ -65,6 +65,9 @@ class Comparison:
     samples: int  # after how many steps
     sharded: bool
     ranks: tuple[int, ...]
+    after_join: Difference | None = (
+        None  # the first one after an uneven join, which leaves optimizers with other states
+    )
 
 
 def compare(observed: Observed) -> tuple[Comparison, ...]:
@@ -73,8 +76,23 @@ def compare(observed: Observed) -> tuple[Comparison, ...]:
     samples = {rank.rank: samples_of(rank, by_join=is_uneven) for rank in observed}
     optimizers = sorted({moment.optimizer for mine in samples.values() for moment in mine})
     groups = {rank.rank: {each.ddp: each.ranks for each in rank.of(DdpModel)} for rank in observed}
-    compared = [_compare(optimizer, samples, groups) for optimizer in optimizers]
-    return tuple(_excuse(each, observed, samples) for each in compared)
+    compared = [_excuse(_compare(optimizer, samples, groups), observed, samples) for optimizer in optimizers]
+    keep_state = {
+        table.optimizer
+        for table in observed.of(TensorTable)
+        if is_uneven and any(row.kind == "optimizer state" for row in table.rows)
+    }
+    return tuple(_set_apart(each, samples) if each.optimizer in keep_state else each for each in compared)
+
+
+def _set_apart(comparison: Comparison, samples: Mapping[int, Samples]) -> Comparison:
+    """Set apart what differs only after the first join that ended: its ranks then step with other states."""
+    held = samples[comparison.ranks[0]]
+    begun = min((nth for moment, (nth, _) in held.items() if moment.joins > 1 and moment.steps), default=0)
+    later = [each for each in comparison.different if 0 < begun <= each.nth]
+    if not later or len(later) < len(comparison.different):
+        return comparison
+    return replace(comparison, different=(), after_join=later[0])
 
 
 def step_at(observed: Observed, difference: Difference) -> OptimizerStep | None:

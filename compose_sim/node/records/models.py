@@ -96,6 +96,15 @@ class TensorTable(Record):
 
 
 @dataclass(frozen=True)
+class PlainTensors(Record):
+    """Tensors that modules of a DDP model keep as plain attributes, before one of its forward passes; in `check` only."""
+
+    model: int
+    names: tuple[str, ...]  # with the shape
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TensorHashes(Record):
     """The tensors of an optimizer before a step that is sampled, and at the end of the script."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isfinite, prod
 
 from compose_sim.core.checks import Case, Result, failed, names_text, ranks_text, warned, where
-from compose_sim.core.checks.replica_diff import MAX_METRIC
+from compose_sim.core.checks.replica_diff import MAX_METRIC, Difference, step_at
 from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
@@ -134,6 +134,18 @@ def _is_undone(step: SketchedStep, later: SketchedStep, row: int) -> bool:
         return False
     before, after, now = (each[row] or () for each in sketches)
     return are_equal(now, before) and not are_equal(after, before)
+
+
+def joined_apart(case: Case, found: Difference) -> Result:
+    """Warn of replicas that differ because they left a join with other states of their optimizers."""
+    step = step_at(case.observed, found)
+    return warned(
+        f"after step {found.nth} {found} differs between ranks ({found.who}), for the first time after a join in which they took "
+        "different numbers of steps: a join gives all ranks the same weights at its end, but each keeps its own optimizer state",
+        fix="Give each rank the same number of batches, or broadcast the optimizer's state after the join.",
+        at=step.at if step else None,
+        ranks=[rank for ranks in found.agreeing for rank in ranks],
+    )
 
 
 def added_weights(optimizer: Optimizer) -> Result | None:

@@ -9,9 +9,10 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
+from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, alike_after_load, both, in_loop
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
-from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws, TrainingForward
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, DdpForward
@@ -260,13 +261,10 @@ def _result(loader: Loader, number: int, what: str, why: str, fix: str) -> Resul
     return warned(f"{what} in epoch {number} of {loader}{why}", fix=fix, at=loader.place)
 
 
-_MIN_DRAWS = 2  # draws that must be the same: one may be the same by chance
-_MIN_NUMBERS = 4
 _FIX_SEED = (
     "Once the model is built, seed each rank differently: torch.manual_seed(seed + dist.get_rank()), and likewise random and numpy if "
     "they are used. DDP itself makes the models equal."
 )
-_Draws = dict[Any, int]  # a hash of a generator's state, by when it was drawn from, and which one
 
 
 @check("same-randomness", "Does each rank draw its own random numbers?", may_follow=("rank-confusion",))
@@ -275,9 +273,9 @@ def same_randomness(case: Case) -> Result:
     together = pairs(case)
     if not together:
         return not_applicable("there is only one rank")
-    purposes: list[tuple[str, dict[int, _Draws], list[Pair], Place | None]] = [
-        ("the model's forward (dropout)", _in_loop(case, forward=True), together, None),
-        ("what is done to a batch before the model's forward", _in_loop(case, forward=False), together, None),
+    purposes: list[tuple[str, dict[int, Draws], list[Pair], Place | None]] = [
+        ("the model's forward (dropout)", in_loop(case.observed, forward=True), together, None),
+        ("what is done to a batch before the model's forward", in_loop(case.observed, forward=False), together, None),
     ]
     for by_rank in training_loaders(case):
         draws = {rank: _in_fetches(case, loader) for rank, loader in by_rank.items()}
@@ -285,41 +283,32 @@ def same_randomness(case: Case) -> Result:
         purposes.append((f"{first} (augmentation)", draws, pairs(case, by_rank), first.place))
     compared = 0
     for purpose, draws, of, place in purposes:
-        comparable = [pair for pair in of if len(_both(draws, pair)) >= _MIN_DRAWS]
-        same = [pair for pair in comparable if all(left == right for left, right in _both(draws, pair))]
+        comparable = [pair for pair in of if len(both(draws, pair)) >= MIN_DRAWS]
+        same = [pair for pair in comparable if all(left == right for left, right in both(draws, pair))]
         compared += len(comparable)
         if same:
             detail = (
                 f"{pairs_text(same)} drew the same random numbers in {purpose}: their generators were in the same state before each "
-                f"of {len(_both(draws, same[0]))} draws"
+                f"of {len(both(draws, same[0]))} draws"
             )
             if local_rank_twins(case, same):
                 detail += "; these are the ranks with the same LOCAL_RANK, which was probably the seed"
             return warned(detail, fix=_FIX_SEED, at=place, ranks=sorted({rank for pair in same for rank in pair}))
+    if loaded := alike_after_load(case.observed, together):
+        return warned(
+            f"{pairs_text(loaded)} drew different random numbers, and the same ones in all passes after a file was loaded: as if each "
+            "had loaded the state of one rank's generator",
+            fix="Save and load the state of each rank's generator, or seed it again after the load: "
+            "torch.manual_seed(seed + dist.get_rank()).",
+            ranks=sorted({rank for pair in loaded for rank in pair}),
+        )
     if not compared:
         return not_applicable("no random numbers were seen to be drawn for samples or in a model")
     return passed("each rank drew its own random numbers")
 
 
-def _both(draws: Mapping[int, _Draws], pair: Pair) -> list[tuple[int, int]]:
-    left, right = draws.get(pair[0], {}), draws.get(pair[1], {})
-    return [(left[key], right[key]) for key in left if key in right]
-
-
-def _in_loop(case: Case, *, forward: bool) -> dict[int, _Draws]:
-    """Return the states in which the model's forward begins, or those between taking a batch and giving it to the model."""
-    draws: dict[int, _Draws] = {rank.rank: {} for rank in case.observed}
-    for each in case.observed.of(TrainingForward):
-        drew, state = (each.drew, each.state) if forward else (each.loop_drew, each.loop)
-        # All ranks may have to make a single decision alike.
-        is_many = (drew or 0) >= max(_MIN_NUMBERS, len(each.rows or ()))
-        if is_many and state is not None and (forward or each.loader is not None):
-            draws[each.rank][each.model, each.ranks, each.forward] = state
-    return draws
-
-
-def _in_fetches(case: Case, loader: Loader) -> _Draws:
-    draws: _Draws = {}
+def _in_fetches(case: Case, loader: Loader) -> Draws:
+    draws: Draws = {}
     iterable = loader.info.iterable
     for each in case.observed.ranks[loader.rank].of(RandomDraws):
         if each.loader != loader.info.loader or (iterable and not each.fetch):
@@ -330,9 +319,6 @@ def _in_fetches(case: Case, loader: Loader) -> _Draws:
             if count >= each.size - 1:
                 draws[(each.epoch, each.worker, each.fetch, name)] = state
     return draws
-
-
-Pair = tuple[int, int]
 
 
 @dataclass(slots=True)

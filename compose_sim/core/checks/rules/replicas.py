@@ -33,8 +33,8 @@ from compose_sim.core.checks.replica_diff import (
     step_at,
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
-from compose_sim.core.checks.rules.exchanges import exchanges, in_parts, of_nothing, overwritten, undone
-from compose_sim.core.checks.rules.updates import other_constants, parted
+from compose_sim.core.checks.rules.exchanges import exchanges, in_parts, joined_apart, of_nothing, overwritten, undone
+from compose_sim.core.checks.rules.updates import other_attributes, other_constants, parted
 from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped, unlike_gradients
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -123,6 +123,8 @@ def _compared(case: Case, copy: Result | None) -> Result:
             if nothing := of_nothing(case, comparison.ranks):
                 return _exchanged_nothing(comparison.excused[0], nothing)
             reasons.append(f"{comparison.excused[0]} differs, but {EXCHANGED}")
+        if comparison.after_join:
+            return joined_apart(case, comparison.after_join)
         for found in _without_consequences(comparison.different):
             reason = _why_not(case, found, has_models)
             if not reason and averages and found.model is None and not _train_together(case, found):
@@ -136,6 +138,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
         or (_kept_apart(case, kept) if kept else None)
         or copy
         or other_constants(case)
+        or other_attributes(case)
         or (None if averages else helper_apart(case))
     )
     if problem:

@@ -21,13 +21,13 @@ from compose_sim.core.checks import (
     ranks_text,
     warned,
 )
+from compose_sim.core.checks.common_draws import Pair
 from compose_sim.core.checks.common_samples import compare_indices, overlap, read_twice
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.copies import drifting_copy
 from compose_sim.core.checks.rules.loaders import (
     Epoch,
     Loader,
-    Pair,
     drew_random,
     groups,
     indices_of,
@@ -200,7 +200,8 @@ def _judge_by_hand(case: Case, together: list[Pair], same: SketchedStep | None) 
 
 def _given(rank: RankObserved) -> list[int]:
     """Return the rows given to the rank's first DDP model; none if they may not come from stored data."""
-    forwards = [each for each in rank.of(TrainingForward) if each.loader is None and each.model == 0 and each.rows]
+    seen = (each for each in rank.of(TrainingForward) if not (each.model or each.loads))
+    forwards = [each for each in seen if each.loader is None and each.rows]
     batches = [each.rows or () for each in forwards]
     drawn = sum(bool(each.loop_drew) for each in forwards[1:])
     if len(set(batches)) < 3 or 2 * drawn >= len(forwards) - 1 or any(len(set(rows)) < len(rows) for rows in batches):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned
@@ -11,7 +12,7 @@ from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep
-from compose_sim.node.records.models import BY_HAND
+from compose_sim.node.records.models import BY_HAND, PlainTensors
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
 
 _LATER = "only the first step is compared, by what it makes of the weights"
@@ -70,6 +71,31 @@ def other_constants(case: Case) -> Result | None:
         f"{names_text(names)}",
         fix="Broadcast buffers as well as parameters: `for each in model.buffers(): dist.broadcast(each, 0)`. If each rank is meant to "
         "have its own, such as positions of its part of a sequence: `--skip params-in-sync`.",
+        at=step_place(case),
+    )
+
+
+def other_attributes(case: Case) -> Result | None:
+    """Find tensors that modules of a DDP model keep as plain attributes, that never change, and that differ between ranks."""
+    held: dict[tuple[int, str], dict[int, set[str]]] = {}  # model and tensor -> rank -> values
+    times = Counter((each.model, each.rank) for each in case.observed.of(PlainTensors))
+    for each in case.observed.of(PlainTensors):
+        for name, value in zip(each.names, each.hashes, strict=True):
+            held.setdefault((each.model, name), {}).setdefault(each.rank, set()).add(value)
+    names = [
+        name
+        for (model, name), by_rank in held.items()
+        if len(by_rank) == case.observed.world_size
+        and all(len(values) == 1 and times[model, rank] > 1 for rank, values in by_rank.items())
+        and len(set.union(*by_rank.values())) > 1
+    ]
+    if not names:
+        return None
+    return warned(
+        "modules of the model keep tensors as plain attributes, which never change and differ between ranks: "
+        f"{names_text(names)}; DDP makes parameters and buffers equal, but not these",
+        fix="Register them: `self.register_buffer(name, tensor)`. If each rank is meant to have its own, such as its part of the data: "
+        "`--skip params-in-sync`.",
         at=step_place(case),
     )
 

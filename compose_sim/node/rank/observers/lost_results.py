@@ -34,7 +34,8 @@ def watch(context: RankContext, call: TorchCall) -> None:
     storage = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
 
     def gone(_: object) -> None:
-        here = _caller(sys._getframe(1))
+        # A backward pass may free the tensor in a thread of its own, in which no Python code calls this.
+        here = _caller(sys._getframe().f_back)
         if here is not None and (id(here), here.f_lasti) == instruction:
             context.memory.setdefault(_FREED, []).append((storage, at))
 

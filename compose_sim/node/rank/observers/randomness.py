@@ -21,6 +21,7 @@ from .samples import bytes_of, rows_of
 _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _GROUPS = "randomness.forwards", "randomness.last_state", "randomness.groups"
+_LOADS, _LOOKED_FROM, _MAX_LOADS = "randomness.loads", "randomness.looked_from", 4
 _SAMPLES = 4  # at least, in a batch that may not be read
 _OF_A_SAMPLE = (
     8  # numbers from generators of modules: fewer may be decisions that ranks make alike, such as which layers to skip
@@ -34,6 +35,7 @@ def install() -> None:
     WHEN_TAKEN.append(_keep_state)
     points.BATCH_MADE.subscribe(_fetch, in_children=True)
     points.DDP_FORWARD.subscribe(_forward)
+    points.LOADED.subscribe(_loaded)
 
 
 def _fetch(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -157,7 +159,7 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | No
         return None
     active: Iteration | None = context.memory.get(ACTIVE)
     forward = context.memory[_FORWARDS] = context.memory.get(_FORWARDS, 0) + 1
-    is_noted = forward <= _LOOKS.get(context.mode, _THOROUGH)[2]
+    is_noted = _is_looked_at(context, forward)
     if active is None and not is_noted:
         return None
     number, ranks = _group_of(context, model)
@@ -167,6 +169,7 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | No
     state = _device_state()
     rows, _ = rows_of(given, wait=context.thorough) or (None, None)
     fields: dict[str, Any] = {"model": number, "ranks": ranks, "forward": forward - 1, "rows": rows}
+    fields.update(loads=context.memory.get(_LOADS, 0))
     last = context.memory.get(_LAST_STATE)
     if last is not None:
         fields.update(loop=last[0], loop_drew=draws(last, state))
@@ -176,6 +179,19 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | No
         fields.update(loader=active.loader.number, epoch=active.epoch)
     kept = [(each, torch_state(each)) for each in _generators_of(model)]
     return _Begun(fields, state, _dropouts_of(model) * (len(rows) if rows else _SAMPLES), kept)
+
+
+def _loaded(context: RankContext, _: points.TorchCall) -> None:
+    """Look at the first passes after a checkpoint was loaded too: it may hold the state of a generator."""
+    forwards, loads = context.memory.get(_FORWARDS, 0), context.memory.get(_LOADS, 0)
+    if forwards and loads < _MAX_LOADS and forwards != context.memory.get(_LOOKED_FROM):
+        context.memory.update({_LOADS: loads + 1, _LOOKED_FROM: forwards})
+    context.memory.pop(_LAST_STATE, None)  # what is loaded may replace the generator's state
+
+
+def _is_looked_at(context: RankContext, forward: int) -> bool:
+    begun: int = context.memory.get(_LOOKED_FROM, 0)
+    return forward - begun <= _LOOKS.get(context.mode, _THOROUGH)[2]
 
 
 def _dropouts_of(model: Any) -> int:
@@ -228,5 +244,5 @@ def _after_forward(context: RankContext, begun: _Begun) -> None:
 
 def _keep_state(context: RankContext) -> None:
     """Keep the state when a batch is taken: what is drawn from then to the model's forward is drawn for this batch."""
-    if context.memory.get(_FORWARDS, 0) < _LOOKS.get(context.mode, _THOROUGH)[2]:
+    if _is_looked_at(context, context.memory.get(_FORWARDS, 0) + 1):
         context.memory[_LAST_STATE] = _device_state()

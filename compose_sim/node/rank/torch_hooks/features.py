@@ -48,6 +48,7 @@ WITHOUT = {
     "models": "models in DistributedDataParallel are not recorded",
     "optimizers": "steps of optimizers are not recorded",
     "parameter_names": "parameters are not named",
+    "plain_tensors": "tensors that modules keep as attributes are not recorded",
     "profiles": "a profile cannot be recorded",
     "randomness": "random numbers are not recorded",
     "read_streams": "samples of streams are not recorded",

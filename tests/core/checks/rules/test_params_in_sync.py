@@ -161,6 +161,19 @@ def test_ranks_that_join_early_are_compared_by_their_steps_within_the_join() -> 
     assert params_in_sync.judge(case(ranks)).status == FAILED
 
 
+@pytest.mark.parametrize(("kind", "status"), [("optimizer state", WARNED), ("buffer", FAILED)])
+def test_ranks_that_leave_a_join_with_other_states_of_their_optimizer_are_warned_of(kind: str, status: str) -> None:
+    tables = [TensorTable(0, 9, (TensorRow(kind, None, "kept", (4,)),))]
+    ranks = {
+        0: [ddp(), *joined("a", "b"), *tables, JOIN, state(2, "d"), step(3), state(3, "e")],
+        1: [ddp(), *joined("a", "b", "c"), *tables, JOIN, state(3, "d"), step(4), state(4, "f")],
+    }
+
+    result = params_in_sync.judge(case(ranks))
+
+    assert (result.status, result.ranks) == (status, (0, 1))
+
+
 def test_a_rank_that_reduces_and_never_steps_fails_unless_it_is_sent_the_weights() -> None:
     def ranks(*more: Record) -> dict[int, Records]:
         return {0: [ddp(), *training("a", "b", "c", "d"), *more], 1: [ddp(), *[forward()] * 4, *more]}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.loaders import same_randomness
 from compose_sim.node.records.data import RandomDraws, TrainingForward
@@ -51,3 +55,27 @@ def test_a_number_for_the_whole_batch_is_not_judged() -> None:
     assert (
         same_randomness.judge(case({rank: loaded(drawn(5, 0, count=0)) for rank in range(2)})).status == NOT_APPLICABLE
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        ((1, 2), (5, 5), WARNED),
+        ((1, 2), (5, 6), PASSED),
+        ((1, 1), (5, 5), WARNED),  # from the start
+        ((1, 2), (5,), PASSED),
+    ],
+)
+def test_ranks_that_draw_alike_after_a_load_are_warned_of(
+    before: tuple[int, int], after: tuple[int, ...], status: str
+) -> None:
+    ranks: dict[int, Records] = {
+        rank: [
+            ddp(),
+            *(fed(10 * nth + before[rank], nth) for nth in range(3)),
+            *(replace(fed(100 * nth + state, nth), loads=1) for nth in (3, 4) for state in after[rank : rank + 1]),
+        ]
+        for rank in range(2)
+    }
+
+    assert same_randomness.judge(case(ranks)).status == status

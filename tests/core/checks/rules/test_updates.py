@@ -10,10 +10,17 @@ import pytest
 from compose_sim.core.checks import FAILED, PASSED, WARNED, Case
 from compose_sim.core.checks.rules.replays import matches_single
 from compose_sim.core.checks.rules.scaling import gradient_clipping
-from compose_sim.core.checks.rules.updates import are_comparable, judge_update, never_updated, other_constants, parted
+from compose_sim.core.checks.rules.updates import (
+    are_comparable,
+    judge_update,
+    never_updated,
+    other_attributes,
+    other_constants,
+    parted,
+)
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
-from compose_sim.node.records.models import BY_HAND
+from compose_sim.node.records.models import BY_HAND, PlainTensors
 from compose_sim.node.records.precautions import Clip
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import HeldWeights, RecordedStep, ReplayedUpdate
@@ -142,6 +149,30 @@ def test_a_constant_of_each_rank_is_named_and_running_statistics_are_not() -> No
     assert "Net.mean" not in result.detail
     assert other_constants(holding(apart, in_forward=1)) is None  # ranks may hold parts of one computation
     assert other_constants(holding({rank: [(7, 8)] * STEPS for rank in range(2)})) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "is_found"),
+    [
+        ((("a", "a"), ("b", "b")), True),
+        ((("a", "a"), ("a", "a")), False),
+        ((("a", "b"), ("c", "d")), False),  # what the last pass has left
+        ((("a",), ("b",)), False),  # seen once
+    ],
+)
+def test_plain_tensors_that_never_change_and_differ_are_named(
+    values: tuple[tuple[str, ...], ...], is_found: bool
+) -> None:
+    notes = {
+        rank: [PlainTensors(0, ("encode.mean (4)", "encode.B (2×3)"), ("same", value)) for value in mine]
+        for rank, mine in enumerate(values)
+    }
+    observed = Observed(ranks={rank: observe(rank, mine) for rank, mine in notes.items()})
+
+    result = other_attributes(Case(observed=observed, verdict="passed"))
+
+    assert (result is not None) == is_found
+    assert result is None or ("encode.B (2×3)" in result.detail and "encode.mean" not in result.detail)
 
 
 def test_ranks_that_hold_the_same_weights_clip_by_the_same_norm() -> None:

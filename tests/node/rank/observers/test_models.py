@@ -9,7 +9,8 @@ import pytest
 
 from compose_sim.node.rank.context import RankContext
 from compose_sim.node.rank.observers.models import sampled
-from compose_sim.node.records.models import DdpModel, OptimizerStep, TensorHashes, TensorTable
+from compose_sim.node.records.data import TrainingForward
+from compose_sim.node.records.models import DdpModel, OptimizerStep, PlainTensors, TensorHashes, TensorTable
 from compose_sim.node.records.process_groups import DdpForward
 from compose_sim.node.records.script import ScriptEnd
 from tests.node.harness import Cluster
@@ -185,3 +186,39 @@ def test_check_looks_at_fifty_steps_and_then_at_sixteen_of_each_doubling(rank: R
     counts = [sum(sampled(rank, count) for count in range(first, 2 * first)) for first in (64, 1024, 65536)]
 
     assert (sum(sampled(rank, count) for count in range(1, 51)), counts) == (50, [16, 16, 16])
+
+
+KEEPS = """import io
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+module[0].kept = torch.full((3,), float(dist.get_rank()))
+module[0].number = torch.tensor(2.0)
+model = DistributedDataParallel(module)
+saved = io.BytesIO()
+torch.save(model.state_dict(), saved)
+for step in range(60):
+    model(torch.rand(2, 4)).sum().backward()
+    if step == 39:
+        torch.load(io.BytesIO(saved.getvalue()))
+dist.destroy_process_group()
+"""
+
+
+def test_plain_tensors_and_passes_after_a_load_are_recorded(cluster: Callable[..., Cluster]) -> None:
+    run = cluster(KEEPS, nproc=2)
+    run.environment["COMPOSESIM_CHECK"] = "record"
+    run.start(1)
+    assert set(run.exit_codes().values()) == {0}, run.log(0)
+
+    kept = [[*run.observed(rank).of(PlainTensors)] for rank in range(2)]
+    passes = [(each.forward, each.loads) for each in run.observed().of(TrainingForward)]
+
+    assert [each.names for each in kept[0]] == [("0.kept (3)",)] * 2
+    assert len({each.hashes for each in kept[0]}) == 1
+    assert kept[0][0].hashes != kept[1][0].hashes
+    assert passes == [(number, 0) for number in range(24)] + [(number, 1) for number in range(40, 60)]
