@@ -71,6 +71,7 @@ from compose_sim.node.records.precautions import (
     ReplicatedTensor,
     SavedShards,
     ShardScaling,
+    UnfilledState,
 )
 from compose_sim.node.records.process_groups import (
     Collective,
@@ -116,7 +117,7 @@ _HASHED: _Kinds = (OptimizerStep, TensorTable, TensorHashes)
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
 DEPENDING: Mapping[str, _Kinds] = {
     "boundaries": (BoundaryGradient,),
-    "checkpoints": (LoadedState, LoadedElsewhere, SavedShards, StepTimes),
+    "checkpoints": (LoadedState, LoadedElsewhere, SavedShards, StepTimes, UnfilledState),
     "clipping": (Clip, ShardScaling),
     "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
     "contrastive": (ContrastedSamples,),

@@ -46,12 +46,15 @@ class DetachedInLoss(Record):
 
 @dataclass(frozen=True)
 class ContrastedSamples(Record):
-    """A cross entropy compares the samples of a rank with those of all ranks, and its targets count from 0; not on rank 0."""
+    """A cross entropy compares samples with those of all ranks, and its targets may be those of another rank."""
 
     size: int  # of the rank's batch; the scores have as many columns for each rank
     in_order: bool  # whether the gathered features are known to be in the order of the ranks
-    own: float  # how high the scores of the rank's own samples are, in standard deviations of a mean of random ones
+    own: float  # how high the scores of the rank's own partners are, in standard deviations of a mean of random ones
     chosen: float  # the same of those that the targets name
+    are_halves: bool = (
+        False  # whether these partners are in the halves of each rank's part; else the targets count from 0
+    )
     at: Place | None = None
 
 

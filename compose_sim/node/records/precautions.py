@@ -61,6 +61,15 @@ class SavedShards(Record):
 
 
 @dataclass(frozen=True)
+class UnfilledState(Record):
+    """A sharded checkpoint is loaded into a state dict that has nothing for an optimizer's state, which the checkpoint has."""
+
+    name: str  # of the optimizer in the state dict
+    saved: int  # entries of its state in the checkpoint
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class ReplicatedTensor(Record):
     """A rank declares that its tensor is the same on all ranks of a device mesh."""
 

@@ -35,7 +35,7 @@ from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import DdpModel
-from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState, SavedShards
+from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState, SavedShards, UnfilledState
 from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Place, Record
 
@@ -372,7 +372,7 @@ def checkpoint_load(case: Case) -> Result:
             found = _unmatched(case, each)
             if found:
                 return found
-    if found := _state_of_another(case):
+    if found := _state_of_another(case) or _unfilled(case):
         return found
     elsewhere = list(case.observed.of(LoadedElsewhere))
     if elsewhere:
@@ -387,6 +387,19 @@ def checkpoint_load(case: Case) -> Result:
     if any(each.op == "read" for each in case.observed.of(FileUse)):
         return passed("the names in every loaded state dict match those of the model")
     return not_applicable("no checkpoint was seen to be loaded")
+
+
+def _unfilled(case: Case) -> Result | None:
+    first = case.observed.first(UnfilledState)
+    if first is None:
+        return None
+    return failed(
+        f"the checkpoint has {first.saved} entries of optimizer state for '{first.name}', and the state dict that it is loaded into "
+        "has none: only what is there is filled, so the optimizer begins anew",
+        fix="Use `get_state_dict(model, optimizer)` of torch.distributed.checkpoint.state_dict, which prepares the state, and then "
+        "`set_state_dict`.",
+        at=first.at,
+    )
 
 
 def _state_of_another(case: Case) -> Result | None:

@@ -208,14 +208,24 @@ def wrong_pairs(case: Case) -> Result | None:
     for each in case.observed.of(ContrastedSamples):
         if each.in_order or (each.own > _HIGH and each.chosen < _CHANCE):
             found.setdefault(each.rank, each)
-    if not found or len(found) < case.observed.world_size - 1:
+    least = case.observed.world_size - (not any(each.are_halves for each in found.values()))  # rank 0 has its own
+    if not found or len(found) < least:
         return None
     rank, first = min(found.items())
+    whom = "a cross entropy over the samples of all ranks has"
+    if first.are_halves:
+        half = first.size // 2
+        return failed(
+            f"{whom} targets that pair samples of different ranks: the scores are high for the other half of each rank's part, {half} "
+            f"places on, and {first.chosen:.1f} standard deviations from the mean for the targets",
+            fix="Gather each view by itself, `torch.cat([*gathered_first, *gathered_second])`, or count partners within each part.",
+            at=first.at,
+            ranks=[*found],
+        )
     own = f"{rank * first.size} to {(rank + 1) * first.size - 1}"
     proof = f"its own have the places {own}" if first.in_order else f"the scores are high for {own}, its own"
     return failed(
-        f"on {ranks_text([*found])} a cross entropy over the samples of all ranks has the targets 0 to {first.size - 1}, which are "
-        f"the samples of rank 0; on rank {rank} {proof}",
+        f"on {ranks_text([*found])} {whom} the targets 0 to {first.size - 1}, which are the samples of rank 0; on rank {rank} {proof}",
         fix="Count the targets from the place of this rank's samples: `torch.arange(size) + dist.get_rank() * size`.",
         at=first.at,
         ranks=[*found],

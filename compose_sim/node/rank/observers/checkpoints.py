@@ -8,9 +8,10 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
-from ...records.precautions import LoadedElsewhere, LoadedState, SavedShards
+from ...records.precautions import LoadedElsewhere, LoadedState, SavedShards, UnfilledState
 from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext, place
 from ..torch_hooks import points
@@ -25,6 +26,7 @@ LOADED = "checkpoints.loaded"  # the modules that were given a state dict
 def install() -> None:
     points.STATE_LOADED.subscribe(_load_state)
     points.LOADED.subscribe(_load)
+    points.LOADED_SHARDED.subscribe(_look_for_unfilled)
     for point in (
         points.SAVED,
         points.SAVED_SHARDED,
@@ -45,6 +47,24 @@ def _time(context: RankContext, call: points.TorchCall) -> points.Steps:
     finally:
         context.memory[IN_CHECKPOINT] = False
         context.times.work("checkpoint", began)
+
+
+def _look_for_unfilled(context: RankContext, call: points.TorchCall) -> None:
+    """Note optimizers whose state is saved, and not loaded: only what the state dict has already is filled."""
+    empty = [
+        name
+        for name, each in (call.value("state_dict") or {}).items()
+        if isinstance(each, Mapping) and each.get("param_groups") and each.get("state", None) == {}
+    ]
+    folder = call.value("checkpoint_id")
+    if context.mode != "record" or not empty or folder is None or not Path(folder, ".metadata").exists():
+        return
+    reader = sys.modules["torch.distributed.checkpoint"].FileSystemReader(folder)
+    saved = reader.read_metadata().state_dict_metadata
+    for name in empty:
+        tensors = sum(str(key).startswith(f"{name}.state.") for key in saved)
+        if tensors:
+            context.note(UnfilledState(str(name), tensors, place()))
 
 
 def _note_shards(context: RankContext, saved: Any) -> None:

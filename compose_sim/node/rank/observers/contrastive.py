@@ -3,7 +3,8 @@ Look, in `check`, at losses that compare each sample of a rank with the samples 
 
 If features are gathered in the order of the ranks, the columns of a rank's own samples begin at its rank times the size of its batch.
 Targets that count from 0 on every rank name the samples of rank 0 then. The order is known from what the rank gave the gather, or
-from scores that are higher for pairs than for others, once the model has learned that.
+from scores that are higher for pairs than for others, once the model has learned that. If all ranks compare all samples, two views of a
+rank's samples lie in the halves of its part.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .gathers import kept_by
 
 _GIVEN, _PASSES = "contrastive.given", "contrastive.passes"
 _MAX_GIVEN, _MAX_PASSES, _MAX_NODES = 8, 1 << 12, 64
+_MASKED = -1e3  # logarithms of probabilities below it are of samples that the loss leaves out
 
 
 def begin(context: RankContext) -> None:
@@ -51,7 +53,13 @@ def _look(context: RankContext, call: points.TorchCall) -> None:
             blocks = [each[rank * size : (rank + 1) * size] for each in _features(node, world * size)]
             is_in_order = any(torch.equal(block, own) for block in blocks for own in given)
             heights = _height(scores, first + rank * size), _height(scores, first)
-            context.note(ContrastedSamples(size, is_in_order, *heights, place()))
+            context.note(ContrastedSamples(size, is_in_order, *heights, at=place()))
+        elif tuple(scores.shape) == (size, size) and any(len(own) * world == size for own in given):
+            part = size // world
+            halves = first - first % part + (first % part + part // 2) % part
+            if not part % 2 and not torch.equal(targets, halves):
+                heights = _height(scores, halves), _height(scores, targets)
+                context.note(ContrastedSamples(part, False, *heights, are_halves=True, at=place()))
 
 
 def _compared(node: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -80,6 +88,11 @@ def _height(scores: Any, columns: Any) -> float:
     """Return by how many of their standard deviations the mean of these scores, one a row, is above the mean of all."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
-        within = scores.double() - scores.double().mean(1, keepdim=True)
-        chosen = within.gather(1, columns.unsqueeze(1)).mean()
-        return float(chosen / within.std().clamp_min(1e-12) * len(columns) ** 0.5)
+        given = scores.double()
+        masked = given.isinf() | (given < _MASKED)
+        within = given.masked_fill(masked, 0.0)
+        within = (within - within.sum(1, keepdim=True) / (~masked).sum(1, keepdim=True).clamp_min(1)).masked_fill(
+            masked, 0.0
+        )
+        spread = within.square().sum().div((~masked).sum().clamp_min(1)).sqrt().clamp_min(1e-12)
+        return float(within.gather(1, columns.unsqueeze(1)).mean() / spread * len(columns) ** 0.5)

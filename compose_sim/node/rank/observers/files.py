@@ -147,9 +147,8 @@ def _note(context: RankContext, op: FileOp, path: str, new_name: str = "", conte
     if key in _seen or len(_seen) >= _MAX_NOTED:
         return
     _seen.add(key)
-    if (
-        op not in ("rename", "isdir") and Path(resolved).is_dir()
-    ):  # tempfile.TemporaryFile opens a folder for a file without a name
+    # tempfile.TemporaryFile opens a folder for a file without a name. Of two ranks that make a folder at once, both have made it.
+    if op not in ("rename", "isdir", "mkdir") and Path(resolved).is_dir():
         return
     at = place(3)
     to = _resolve(new_name) if new_name else None

@@ -8,7 +8,7 @@ import pytest
 
 from compose_sim.core.checks.rules.checkpoints import checkpoint_load
 from compose_sim.node.records.models import TensorHashes, TensorRow, TensorTable
-from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState
+from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState, UnfilledState
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import at, case, file
 from tests.core.checks.rules.replicas import AT, step
@@ -35,6 +35,13 @@ def test_the_gpu_of_another_rank() -> None:
     result = checkpoint_load.judge(case({0: [file("read")], 1: [file("read"), LoadedElsewhere((0,), 1, AT)]}))
 
     assert (result.status, result.ranks, at(result)) == ("warned", (1,), AT)
+
+
+def test_optimizer_state_that_a_new_optimizer_has_no_place_for_is_lost() -> None:
+    lost = UnfilledState("optim", 24, AT)
+    result = checkpoint_load.judge(case({rank: [file("read"), lost] for rank in range(2)}))
+
+    assert (result.status, at(result)) == ("failed", AT)
 
 
 ZEROS = blake2b(bytes(5 * 4), digest_size=8).hexdigest()

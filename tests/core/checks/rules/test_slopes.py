@@ -161,10 +161,20 @@ def test_moves_that_change_what_a_router_chooses_show_no_wrong_gradient(choices:
     ],
 )
 def test_targets_of_rank_zero_are_found(seen: list[tuple[bool, float, float]], is_found: bool) -> None:
-    notes = [ContrastedSamples(8, *each, ("/work/train.py", 4)) for each in seen]
+    notes = [ContrastedSamples(8, *each, at=("/work/train.py", 4)) for each in seen]
     observed = Observed(ranks={rank: observe(rank, notes if rank else []) for rank in range(3)})
 
     result = wrong_pairs(Case(observed=observed, verdict="passed"))
 
     assert (result is not None) == is_found
     assert result is None or result.ranks == (1, 2)
+
+
+@pytest.mark.parametrize(("chosen", "ranks", "is_found"), [(0.1, 3, True), (0.1, 2, False), (5.0, 3, False)])
+def test_targets_that_pair_samples_of_other_ranks_are_found_by_the_scores(
+    chosen: float, ranks: int, is_found: bool
+) -> None:
+    note = ContrastedSamples(8, False, 9.0, chosen, are_halves=True, at=("/work/train.py", 4))
+    observed = Observed(ranks={rank: observe(rank, [note] if rank < ranks else []) for rank in range(3)})
+
+    assert (wrong_pairs(Case(observed=observed, verdict="passed")) is not None) == is_found
