@@ -19,7 +19,6 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
-from compose_sim.core.checks.repeated_steps import step_place
 from compose_sim.core.checks.replica_diff import (
     EXCHANGED,
     Comparison,
@@ -34,7 +33,7 @@ from compose_sim.core.checks.replica_diff import (
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
 from compose_sim.core.checks.rules.exchanges import exchanges, in_parts, joined_apart, of_nothing, overwritten, undone
-from compose_sim.core.checks.rules.updates import other_attributes, other_constants, parted
+from compose_sim.core.checks.rules.updates import other_attributes, other_constants, parted, skipped_alone
 from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped, unlike_gradients
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -42,9 +41,6 @@ from compose_sim.core.text import format_count
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, SteppedModel, UnusedParameters
 from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait
-from compose_sim.node.records.script import ScriptEnd
-
-_ALMOST_ALL_STEPS = 0.8  # of those of another rank: a rank with another part in the training makes far fewer
 
 
 @check(
@@ -70,28 +66,7 @@ def params_in_sync(case: Case) -> Result:
         or divided_apart(case)
         or overwritten_experts(case)
         or undone(case)
-        or _compared(case, left_behind(case) or untied(case) or _skipped_alone(case))
-    )
-
-
-def _skipped_alone(case: Case) -> Result | None:
-    """Find ranks that hold parts of one model, and left out steps that others made between the same collectives."""
-    ends = {rank.rank: end for rank in case.observed if (end := rank.last(ScriptEnd))}
-    steps = {rank: end.steps for rank, end in ends.items()}
-    optimizers_of = {frozenset(each.optimizer for each in rank.of(OptimizerStep)) for rank in case.observed}
-    exchanges_of = {end.synchronizations for end in ends.values()}
-    is_together = len(exchanges_of) == len(optimizers_of) == 1 and len(ends) == case.observed.world_size
-    most, few = max(steps.values(), default=0), min(steps.values(), default=0)
-    if not is_together or few == most or few < _ALMOST_ALL_STEPS * most or case.observed.first(DdpModel):
-        return None
-    counts = ", ".join(f"rank {rank} {steps[rank]}" for rank in sorted(steps))
-    ranks = [rank for rank in sorted(steps) if steps[rank] < most]
-    return warned(
-        f"{ranks_text(ranks)} left out optimizer steps that others made between the same collectives ({counts}): as if each decides "
-        "by its own part whether to skip a step, so that parts of the model miss updates",
-        fix="Decide together: `dist.all_reduce(overflow, op=dist.ReduceOp.MAX)` before the step, and skip it on all ranks or on none.",
-        at=step_place(case),
-        ranks=ranks,
+        or _compared(case, left_behind(case) or untied(case) or skipped_alone(case))
     )
 
 

@@ -11,10 +11,12 @@ from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
-from compose_sim.node.records.gradients import SketchedStep
-from compose_sim.node.records.models import BY_HAND, PlainTensors
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensors
+from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, PlainTensors
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
+from compose_sim.node.records.script import ScriptEnd
 
+_ALMOST_ALL_STEPS = 0.8  # of those of another rank
 _LATER = "only the first step is compared, by what it makes of the weights"
 
 
@@ -169,3 +171,33 @@ def judge_update(case: Case) -> Result | None:
         "intentional: `--skip matches-single`.",
         at=step_place(case),
     )
+
+
+def skipped_alone(case: Case) -> Result | None:
+    """Find ranks that hold parts of one model, and left out steps that others made between the same collectives."""
+    ends = {rank.rank: end for rank in case.observed if (end := rank.last(ScriptEnd))}
+    steps = {rank: end.steps for rank, end in ends.items()}
+    optimizers_of = {frozenset(each.optimizer for each in rank.of(OptimizerStep)) for rank in case.observed}
+    exchanges_of = {end.synchronizations for end in ends.values()}
+    is_together = len(exchanges_of) == len(optimizers_of) == 1 and len(ends) == case.observed.world_size
+    most, few = max(steps.values(), default=0), min(steps.values(), default=0)
+    # A rank with another part in the training makes far fewer steps, of other parameters.
+    is_like = few >= _ALMOST_ALL_STEPS * most or (few > 0 and _hold_alike_parts(case.observed))
+    if not is_together or few == most or not is_like or case.observed.first(DdpModel):
+        return None
+    counts = ", ".join(f"rank {rank} {steps[rank]}" for rank in sorted(steps))
+    ranks = [rank for rank in sorted(steps) if steps[rank] < most]
+    return warned(
+        f"{ranks_text(ranks)} left out optimizer steps that others made between the same collectives ({counts}): as if each decides "
+        "by its own part whether to skip a step, so that parts of the model miss updates",
+        fix="Decide together: `dist.all_reduce(overflow, op=dist.ReduceOp.MAX)` before the step, and skip it on all ranks or on none.",
+        at=step_place(case),
+        ranks=ranks,
+    )
+
+
+def _hold_alike_parts(observed: Observed) -> bool:
+    """Return whether the optimizers of all ranks step at the same line, with parameters of the same shapes."""
+    shapes = {tuple(tuple(row.shape for row in each.rows) for each in rank.of(SketchedTensors)) for rank in observed}
+    places = {frozenset(each.at for each in rank.of(OptimizerStep)) for rank in observed}
+    return len(shapes) == len(places) == 1 and () not in shapes

@@ -397,19 +397,23 @@ def test_updates_are_not_replaced_by_the_weights_of_a_rank_without_them(
 
 
 @pytest.mark.parametrize(
-    ("steps", "exchanges", "status"),
+    ("steps", "exchanges", "sizes", "status"),
     [
-        ((20, 18), (60, 60), "warned"),
-        ((20, 20), (60, 60), "not-applicable"),
-        ((20, 10), (60, 60), "not-applicable"),  # ranks have different parts in the training
-        ((20, 18), (60, 54), "not-applicable"),  # a rank also exchanged less
+        ((20, 18), (60, 60), (4, 5), "warned"),
+        ((20, 20), (60, 60), (4, 4), "not-applicable"),
+        ((20, 10), (60, 60), (4, 4), "warned"),  # each by the overflow of its shard
+        ((20, 10), (60, 60), (4, 5), "not-applicable"),  # ranks have different parts in the training
+        ((20, 18), (60, 54), (4, 4), "not-applicable"),  # a rank also exchanged less
     ],
 )
-def test_ranks_with_parts_skip_a_step_together(steps: tuple[int, int], exchanges: tuple[int, int], status: str) -> None:
+def test_ranks_with_parts_skip_a_step_together(
+    steps: tuple[int, int], exchanges: tuple[int, int], sizes: tuple[int, int], status: str
+) -> None:
     def rank(number: int) -> list[Record]:
         hashed = [TensorHashes(0, nth, 0, (f"{nth} of {number}",)) for nth in range(3)]
         passes = [each for nth in range(3) for each in (hashed[nth], all_reduce(6, 2), step(nth + 1))]
-        return [table("part", model=None), *passes, ScriptEnd(None, steps[number], exchanges[number])]
+        tensors = SketchedTensors(0, (SketchedTensor(None, "part", (sizes[number],)),))
+        return [table("part", model=None), tensors, *passes, ScriptEnd(None, steps[number], exchanges[number])]
 
     result = params_in_sync.judge(case({number: rank(number) for number in range(2)}))
 
