@@ -82,6 +82,7 @@ from compose_sim.node.records.process_groups import (
     LostResult,
     ProcessGroup,
     ReducedAgain,
+    SharedBuffer,
     TakenFromAny,
     UntrackedWait,
 )
@@ -147,6 +148,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "replicated": (ReplicatedTensor,),
     "resume": (HeldTensors, HeldState, StateMoved, InterruptedHere),
     "read_streams": (StreamRead,),
+    "shared_buffers": (SharedBuffer,),
     "schedules": (ScheduleMade,),
     "running_statistics": (RunningStatistics, SpreadTaken),
     "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),

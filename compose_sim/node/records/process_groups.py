@@ -109,6 +109,15 @@ class TakenFromAny(Record):
 
 
 @dataclass(frozen=True)
+class SharedBuffer(Record):
+    """A list that holds the parts of several ranks is one tensor several times; in `check` only."""
+
+    op: str  # how the parts were received
+    parts: int
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class UntrackedWait(Record):
     """A message, store, lock or sleep: ranks may wait for each other without a collective."""
 

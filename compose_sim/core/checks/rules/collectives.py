@@ -36,6 +36,7 @@ from compose_sim.node.records.process_groups import (
     LaterInGroup,
     LostResult,
     ReducedAgain,
+    SharedBuffer,
     TakenFromAny,
 )
 from compose_sim.node.records.record import Place, Shape
@@ -69,7 +70,11 @@ def collective_mismatch(case: Case) -> Result:
     groups = issuing_groups(case.observed)
     count = sum(count for group in groups for count in group.counts.values())
     if not count:
-        return _mixed_up(case.observed) or not_applicable("the script issued no collective of its own")
+        return (
+            _overwritten(case.observed)
+            or _mixed_up(case.observed)
+            or not_applicable("the script issued no collective of its own")
+        )
     for group in groups:
         result = _differ(case, group) or _missing(case, group)
         if result:
@@ -82,6 +87,7 @@ def collective_mismatch(case: Case) -> Result:
         _later_ones(groups)
         or _lost_result(case.observed)
         or _reduced_again(case.observed)
+        or _overwritten(case.observed)
         or _mixed_up(case.observed)
         or alike
     )
@@ -127,6 +133,21 @@ def _reduced_again(observed: Observed) -> Result | None:
         fix="Reduce a copy, and go on counting in the tensor of this rank: `total = counts.clone(); dist.all_reduce(total)`. Or set "
         "the counts to zero after each reduction.",
         at=at,
+    )
+
+
+def _overwritten(observed: Observed) -> Result | None:
+    """Find a list for the parts of several ranks that is one tensor several times."""
+    first = observed.first(SharedBuffer)
+    if first is None:
+        return None
+    return failed(
+        f"a list for what {first.op} gets of {first.parts} ranks is one tensor {first.parts} times{where(first.at)}: each part "
+        "replaces the one before, and only the last is left",
+        fix="Receive each part into a tensor of its own: `[torch.empty_like(own) for _ in range(world_size)]`, or append a "
+        "`buffer.clone()`.",
+        at=first.at,
+        ranks=(first.rank,),
     )
 
 

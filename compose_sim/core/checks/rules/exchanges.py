@@ -32,6 +32,7 @@ from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import Sketch, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.timings import StepTimes
 
 _MIN_EXCHANGES = 2  # exchanges
 _MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
@@ -232,6 +233,38 @@ def _times_changed(moved: Vector, changes: Sequence[Vector]) -> float | None:
 
 def _minus(one: Vector, other: Vector) -> Vector:
     return [left - right for left, right in zip(one, other, strict=True)]
+
+
+def islands(case: Case) -> Result | None:
+    """Find groups of ranks that begin with the same weights, and never exchange any with the other groups."""
+    observed = case.observed
+    groups = _connected(observed)
+    large = (each for each in observed.of(Collective) if any(prod(shape) > MAX_METRIC for shape in each.shapes))
+    crosses = any(len([group for group in groups if group & {*each.group}]) > 1 for each in large)
+    if crosses or len(groups) < 2 or any(len(group) < 2 for group in groups):
+        return None
+    for optimizer in optimizers(observed):
+        first, rows = optimizer.steps.get(1, {}), range(len(optimizer.rows))
+        begun = {rank: joined(step.before, rows) for rank, step in first.items() if _is_whole(step.before, rows)}
+        if len(begun) == observed.world_size and len(alike(begun)) == 1:
+            listed = " and ".join(ranks_text(sorted(group)) for group in groups)
+            return warned(
+                f"all ranks begin with the same weights, and send messages only within {listed}, which never exchange weights: each "
+                "group trains a model of its own",
+                fix="Print the partner of each rank at each exchange: over a few of them, messages must connect all ranks.",
+                at=first[min(first)].at,
+            )
+    return None
+
+
+def _connected(observed: Observed) -> list[set[int]]:
+    """Return the groups of ranks that messages connect, directly or through others."""
+    groups = [{rank.rank} for rank in observed]
+    for pair in {wait.group for times in observed.of(StepTimes) for wait in times.waits if ">" in wait.group}:
+        ends = {*map(int, pair.split(">"))}
+        met = [group for group in groups if group & ends]
+        groups = [group for group in groups if group not in met] + [set().union(*met)]
+    return sorted(groups, key=min)
 
 
 def in_parts(observed: Observed) -> tuple[str, str] | None:

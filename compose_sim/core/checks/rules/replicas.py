@@ -32,7 +32,15 @@ from compose_sim.core.checks.replica_diff import (
     step_at,
 )
 from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
-from compose_sim.core.checks.rules.exchanges import exchanges, in_parts, joined_apart, of_nothing, overwritten, undone
+from compose_sim.core.checks.rules.exchanges import (
+    exchanges,
+    in_parts,
+    islands,
+    joined_apart,
+    of_nothing,
+    overwritten,
+    undone,
+)
 from compose_sim.core.checks.rules.updates import other_attributes, other_constants, parted, skipped_alone
 from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped, unlike_gradients
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
@@ -119,7 +127,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if problem:
         return problem
     if reasons:
-        return parted(case) or not_applicable(reasons[0])
+        return parted(case) or islands(case) or not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
     return passed(_equal_text(case, comparisons))

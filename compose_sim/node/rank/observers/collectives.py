@@ -8,7 +8,7 @@ from ...records.process_groups import Collective, CollectiveFailed, LaterCollect
 from ...shared.frames import describe
 from ..context import RankContext, place
 from ..torch_hooks import points
-from . import collective_calls, contrastive, gathers, lost_results, reduced_again
+from . import collective_calls, contrastive, gathers, lost_results, reduced_again, shared_buffers
 
 _COUNT, _UNTRACKED = "collectives.count", "collectives.untracked_at"
 _inside = threading.local()
@@ -78,6 +78,7 @@ def _note(context: RankContext, call: points.TorchCall) -> bool:
     if context.mode == "record":
         context.guard(gathers.__name__, gathers.remember, call)
         context.guard(contrastive.__name__, contrastive.remember, call)
+        context.guard(shared_buffers.__name__, shared_buffers.look, call)
         context.guard(lost_results.__name__, lost_results.watch, call)
         context.guard(reduced_again.__name__, reduced_again.look, call)
     if found.count() or context.thorough:

@@ -13,7 +13,7 @@ from typing import Any
 from ...records.process_groups import TakenFromAny
 from ..context import RankContext, place, where
 from ..torch_hooks import points
-from . import collectives
+from . import collectives, shared_buffers
 
 _BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
 _arriving: weakref.WeakKeyDictionary[Any, tuple[str, str, int]] = weakref.WeakKeyDictionary()  # of irecv, until `wait`
@@ -49,8 +49,10 @@ def _follow(context: RankContext, call: points.TorchCall) -> points.Steps:
             context.times.wait(what, began, time.monotonic(), pair, 2)
         elif pair and name == "irecv":
             _await(context, what, pair, work)
-    if context.mode == "record" and name == "recv" and not pair:
-        _note_sender(context, int(work))
+    if context.mode == "record" and name == "recv":
+        context.guard(shared_buffers.__name__, shared_buffers.received, call.value("tensor"), int(work))
+        if not pair:
+            _note_sender(context, int(work))
 
 
 def _note_sender(context: RankContext, source: int) -> None:

@@ -20,6 +20,7 @@ from compose_sim.node.records.process_groups import (
     LaterInGroup,
     LostResult,
     ReducedAgain,
+    SharedBuffer,
     TakenFromAny,
 )
 from compose_sim.node.records.record import Record
@@ -240,3 +241,11 @@ def test_the_parts_of_a_message_that_come_from_two_senders_warn(senders: list[in
 
     assert result.status == status
     assert at(result) == (("/work/train.py", 9) if status == WARNED else None)
+
+
+def test_a_list_that_is_one_tensor_several_times_fails() -> None:
+    shared = SharedBuffer("recv", 3, ("/work/train.py", 8))
+
+    result = collective_mismatch.judge(two_nodes(lambda rank: [ScriptEnd()] if rank else [shared, ScriptEnd()]))
+
+    assert (result.status, result.ranks, at(result)) == (FAILED, (0,), ("/work/train.py", 8))

@@ -24,6 +24,7 @@ from compose_sim.node.records.models import (
 from compose_sim.node.records.process_groups import ProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.script import ScriptEnd
+from compose_sim.node.records.timings import StepTimes, Wait
 from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, ddp, forward, state, step, table
 
@@ -438,3 +439,26 @@ def test_a_model_that_ranks_do_not_hold_alike_is_not_divided(
     found = divided_apart(case({rank: [of(rank)] for rank in range(2)}))
 
     assert (found is not None and found.status == "failed") is fails
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shape", "status"),
+    [
+        (("0>1", "2>3"), (4,), WARNED),
+        (("0>1", "2>3", "1>2"), (4,), NOT_APPLICABLE),
+        (("0>1", "2>3"), (1000,), NOT_APPLICABLE),  # an all-reduce connects them
+    ],
+)
+def test_groups_that_never_exchange_weights_are_warned_of(
+    pairs: tuple[str, ...], shape: tuple[int, ...], status: str
+) -> None:
+    def records(rank: int) -> Records:
+        waits = tuple(Wait("isend", 0, 10, pair, 2, 1) for pair in pairs if str(rank) in pair)
+        notes: Records = [GROUP, UntrackedWait("isend"), table("weight", model=None)]
+        notes += [SketchedTensors(0, (SketchedTensor(None, "weight", (4, 2)),)), state(0, "a"), step(1)]
+        values = {"own": ((1.0, 2.0),), "used": ((1.0, 2.0),), "before": ((3.0, 4.0),), "after": ((float(rank), 4.0),)}
+        notes += [SketchedStep(0, 1, at=AT, **values), StepTimes(1, 0.0, (), waits)]
+        group = tuple(range(4))
+        return [*notes, replace(all_reduce(*shape), group=group), state(1, f"b{rank}"), step(2)]
+
+    assert params_in_sync.judge(case({rank: records(rank) for rank in range(4)})).status == status
