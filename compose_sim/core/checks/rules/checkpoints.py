@@ -368,10 +368,8 @@ def _key(each: Collective | DdpForward | DdpModel) -> Key:
 def checkpoint_load(case: Case) -> Result:
     """Look for state dicts without any name that matches, and for tensors loaded onto the GPU of another rank."""
     for each in case.observed.of(LoadedState):
-        if each.prefix or not each.strict:
-            found = _unmatched(case, each)
-            if found:
-                return found
+        if (each.prefix or not each.strict) and (found := _unmatched(case, each)):
+            return found
     if found := _state_of_another(case) or _unfilled(case):
         return found
     elsewhere = list(case.observed.of(LoadedElsewhere))
