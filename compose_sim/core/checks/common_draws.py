@@ -35,13 +35,13 @@ def in_loop(observed: Observed, *, forward: bool) -> dict[int, Draws]:
 
 
 def alike_after_load(observed: Observed, pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs of ranks that drew other numbers, and the same ones in all passes after a file was loaded."""
+    """Return the pairs of ranks that drew other numbers, and the same ones in all passes after a generator's state was loaded."""
     draws: list[dict[int, Draws]] = [{}, {}]  # before and after
     for each in observed.of(TrainingForward):
         for forward in (True, False):
             state = _state(each, forward=forward)
             if state is not None:
-                draws[each.loads > 0].setdefault(each.rank, {})[each.model, each.forward, forward] = state
+                draws[each.loads > 0].setdefault(each.rank, {})[each.model, each.ranks, each.forward, forward] = state
     compared = [[both(part, pair) for part in draws] for pair in pairs]
     return [
         pair

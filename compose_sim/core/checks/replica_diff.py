@@ -87,8 +87,12 @@ def compare(observed: Observed) -> tuple[Comparison, ...]:
 
 def _set_apart(comparison: Comparison, samples: Mapping[int, Samples]) -> Comparison:
     """Set apart what differs only after the first join that ended: its ranks then step with other states."""
-    held = samples[comparison.ranks[0]]
-    begun = min((nth for moment, (nth, _) in held.items() if moment.joins > 1 and moment.steps), default=0)
+    held = {
+        moment: nth
+        for moment, (nth, _) in samples[comparison.ranks[0]].items()
+        if moment.optimizer == comparison.optimizer
+    }
+    begun = min((nth for moment, nth in held.items() if moment.joins > 1 and moment.steps), default=0)
     later = [each for each in comparison.different if 0 < begun <= each.nth]
     if not later or len(later) < len(comparison.different):
         return comparison

@@ -113,6 +113,7 @@ _REPLAYED: _Kinds = (
     ReplayMisaligned,
 )
 _COUNTED: _Kinds = (ScriptEnd, FileUse)  # they hold the number of steps and of synchronizations so far
+_GATHERED: _Kinds = (DetachedInLoss, ContrastedSamples, SharedBuffer)  # from what collectives are given
 _HASHED: _Kinds = (OptimizerStep, TensorTable, TensorHashes)
 
 # Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
@@ -120,7 +121,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "boundaries": (BoundaryGradient,),
     "checkpoints": (LoadedState, LoadedElsewhere, SavedShards, StepTimes, UnfilledState),
     "clipping": (Clip, ShardScaling),
-    "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, DetachedInLoss, *_COUNTED),
+    "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, *_GATHERED, *_COUNTED),
     "contrastive": (ContrastedSamples,),
     "devices": (DeviceChosen,),
     "endings": (RaisedAfterTraining,),
@@ -134,7 +135,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
     "loaders": (Join, RandomDraws, TrainingForward, *_LOADED, *_REPLAYED),
     "losses": (LossValue,),
-    "messages": (TakenFromAny, UntrackedWait),
+    "messages": (SharedBuffer, TakenFromAny, UntrackedWait),
     "models": (DdpModel, DdpForward, UnusedParameters, LocalBatchNorm, *_COUNTED, *_HASHED),
     "optimizers": (SketchedTensors, SketchedStep, *_COUNTED, *_HASHED),
     "paddle": (Collective, InitProcessGroup, ProcessGroup, OptimizerStep, *_COUNTED),

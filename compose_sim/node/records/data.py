@@ -115,7 +115,7 @@ class TrainingForward(Record):
     loop_drew: int | None = None  # random numbers since then
     loader: int | None = None  # None if no batch was taken from a loader
     epoch: int | None = None
-    loads: int = 0  # files that the rank had loaded since its first pass
+    loads: int = 0  # states of generators that the rank had loaded since its first pass
     at: Place | None = None  # if there is no loader
 
 

@@ -50,7 +50,7 @@ class ContrastedSamples(Record):
 
     size: int  # of the rank's batch; the scores have as many columns for each rank
     in_order: bool  # whether the gathered features are known to be in the order of the ranks
-    own: float  # how high the scores of the rank's own partners are, in standard deviations of a mean of random ones
+    own: float  # how far the mean score of the rank's own partners is above that of all, in standard errors
     chosen: float  # the same of those that the targets name
     are_halves: bool = (
         False  # whether these partners are in the halves of each rank's part; else the targets count from 0

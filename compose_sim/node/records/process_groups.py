@@ -105,15 +105,15 @@ class TakenFromAny(Record):
     """A message that could come from any rank has arrived; in `check` only."""
 
     source: int
+    shape: tuple[int, ...]
     at: Place | None = None
 
 
 @dataclass(frozen=True)
 class SharedBuffer(Record):
-    """A list that holds the parts of several ranks is one tensor several times; in `check` only."""
+    """A list for the parts of several ranks holds one tensor several times; in `check` only."""
 
-    op: str  # how the parts were received
-    parts: int
+    op: str  # how the parts are received
     at: Place | None = None
 
 

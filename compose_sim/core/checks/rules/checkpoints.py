@@ -34,7 +34,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
-from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState, SavedShards, UnfilledState
 from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Place, Record
@@ -388,12 +388,12 @@ def checkpoint_load(case: Case) -> Result:
 
 
 def _unfilled(case: Case) -> Result | None:
-    first = case.observed.first(UnfilledState)
+    first = case.observed.first(UnfilledState) if case.observed.first(OptimizerStep) else None
     if first is None:
         return None
     return failed(
         f"the checkpoint has {first.saved} entries of optimizer state for '{first.name}', and the state dict that it is loaded into "
-        "has none: only what is there is filled, so the optimizer begins anew",
+        "has none: only what is there is filled, so the optimizer starts from scratch",
         fix="Use `get_state_dict(model, optimizer)` of torch.distributed.checkpoint.state_dict, which prepares the state, and then "
         "`set_state_dict`.",
         at=first.at,

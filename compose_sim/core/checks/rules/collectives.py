@@ -69,12 +69,9 @@ def collective_mismatch(case: Case) -> Result:
     """Compare, for each group, what its members issued, position by position."""
     groups = issuing_groups(case.observed)
     count = sum(count for group in groups for count in group.counts.values())
+    misplaced = _overwritten(case.observed) or _mixed_up(case.observed)
     if not count:
-        return (
-            _overwritten(case.observed)
-            or _mixed_up(case.observed)
-            or not_applicable("the script issued no collective of its own")
-        )
+        return misplaced or not_applicable("the script issued no collective of its own")
     for group in groups:
         result = _differ(case, group) or _missing(case, group)
         if result:
@@ -83,14 +80,7 @@ def collective_mismatch(case: Case) -> Result:
         if len(set(group.counts.values())) > 1:
             return not_applicable(f"the run ended ({case.verdict}) while {group.counted}")
     alike = passed(f"{count} collectives, the same in the same order on all ranks of a group")
-    return (
-        _later_ones(groups)
-        or _lost_result(case.observed)
-        or _reduced_again(case.observed)
-        or _overwritten(case.observed)
-        or _mixed_up(case.observed)
-        or alike
-    )
+    return _later_ones(groups) or _lost_result(case.observed) or _reduced_again(case.observed) or misplaced or alike
 
 
 def _lost_result(observed: Observed) -> Result | None:
@@ -137,18 +127,20 @@ def _reduced_again(observed: Observed) -> Result | None:
 
 
 def _overwritten(observed: Observed) -> Result | None:
-    """Find a list for the parts of several ranks that is one tensor several times."""
-    first = observed.first(SharedBuffer)
-    if first is None:
-        return None
-    return failed(
-        f"a list for what {first.op} gets of {first.parts} ranks is one tensor {first.parts} times{where(first.at)}: each part "
-        "replaces the one before, and only the last is left",
-        fix="Receive each part into a tensor of its own: `[torch.empty_like(own) for _ in range(world_size)]`, or append a "
-        "`buffer.clone()`.",
-        at=first.at,
-        ranks=(first.rank,),
-    )
+    """Find a list for the parts of several ranks that holds one tensor several times, during the training."""
+    for rank in observed:
+        begun = rank.first(OptimizerStep)
+        found = [each for each in rank.of(SharedBuffer) if begun and each.index > begun.index]
+        if len(found) >= MIN_STEPS:
+            return failed(
+                f"the list for what {found[0].op}{where(found[0].at)} gets of several ranks holds one tensor several times, "
+                f"{len(found)} times in the training: each part replaces the one before, and only the last is left",
+                fix="Receive each part into a tensor of its own: `[torch.empty_like(own) for _ in range(world_size)]`, or append a "
+                "`buffer.clone()`.",
+                at=found[0].at,
+                ranks=(rank.rank,),
+            )
+    return None
 
 
 def _mixed_up(observed: Observed) -> Result | None:
@@ -156,18 +148,19 @@ def _mixed_up(observed: Observed) -> Result | None:
     for rank in observed:
         taken = list(rank.of(TakenFromAny))
         pairs = list(zip(taken[::2], taken[1::2], strict=False))
-        lines = {(one.at, two.at) for one, two in pairs}
+        kinds = {(one.at, one.shape, two.at, two.shape) for one, two in pairs}
         mixed = [(one, two) for one, two in pairs if one.source != two.source]
-        senders = (Counter(one.source for one, _ in pairs), Counter(two.source for _, two in pairs))
-        if len(lines) != 1 or pairs[0][0].at == pairs[0][1].at or not mixed or senders[0].keys() != senders[1].keys():
+        senders = [{each.source for each in part} for part in zip(*pairs, strict=True)]
+        # Parts of the same shape, such as two sums, may be added up in any order.
+        if len(kinds) != 1 or not mixed or mixed[0][0].shape == mixed[0][1].shape or senders[0] != senders[1]:
             continue
         one, two = mixed[0]
         return warned(
-            f"rank {rank.rank} takes a message of rank {one.source}{where(one.at)}, and the next one{where(two.at)} from rank "
-            f"{two.source}; {len(mixed)} of {len(pairs)} pairs are of two ranks: recv without a source takes what comes first, also "
+            f"rank {rank.rank} takes a message from rank {one.source}{where(one.at)}, and the next one{where(two.at)} from rank "
+            f"{two.source}; {len(mixed)} of {len(pairs)} pairs come from two ranks: recv without a source takes what comes first, even "
             "if it belongs to another message",
             fix="Take the later parts from the sender of the first one: `sender = dist.recv(first)`, then "
-            "`dist.recv(second, src=sender)`.",
+            "`dist.recv(second, src=sender)`. If the parts are independent of each other, nothing is wrong.",
             at=two.at,
             ranks=(rank.rank, one.source, two.source),
         )

@@ -30,7 +30,7 @@ from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_16_BIT, ROUND
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import Sketch, SketchedStep
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import DdpModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.timings import StepTimes
 
@@ -239,8 +239,13 @@ def islands(case: Case) -> Result | None:
     """Find groups of ranks that begin with the same weights, and never exchange any with the other groups."""
     observed = case.observed
     groups = _connected(observed)
-    large = (each for each in observed.of(Collective) if any(prod(shape) > MAX_METRIC for shape in each.shapes))
-    crosses = any(len([group for group in groups if group & {*each.group}]) > 1 for each in large)
+    exchanged = [
+        {*each.group}
+        for each in observed.of(Collective)
+        if "object" in each.op or any(prod(shape) > MAX_METRIC for shape in each.shapes)
+    ]
+    together = [*exchanged, *({*each.ranks} for each in observed.of(DdpModel))]
+    crosses = any(len([group for group in groups if group & ranks]) > 1 for ranks in together)
     if crosses or len(groups) < 2 or any(len(group) < 2 for group in groups):
         return None
     for optimizer in optimizers(observed):
@@ -251,7 +256,8 @@ def islands(case: Case) -> Result | None:
             return warned(
                 f"all ranks begin with the same weights, and send messages only within {listed}, which never exchange weights: each "
                 "group trains a model of its own",
-                fix="Print the partner of each rank at each exchange: over a few of them, messages must connect all ranks.",
+                fix="Print the partner of each rank at each exchange: over a few of them, messages must connect all ranks. If each "
+                "group is meant to have a model of its own: `--skip params-in-sync`.",
                 at=first[min(first)].at,
             )
     return None

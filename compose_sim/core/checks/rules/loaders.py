@@ -296,8 +296,8 @@ def same_randomness(case: Case) -> Result:
             return warned(detail, fix=_FIX_SEED, at=place, ranks=sorted({rank for pair in same for rank in pair}))
     if loaded := alike_after_load(case.observed, together):
         return warned(
-            f"{pairs_text(loaded)} drew different random numbers, and the same ones in all passes after a file was loaded: as if each "
-            "had loaded the state of one rank's generator",
+            f"{pairs_text(loaded)} drew different random numbers at first, but the same ones in every pass after the state of a "
+            "generator was loaded, as if each had loaded that of one rank",
             fix="Save and load the state of each rank's generator, or seed it again after the load: "
             "torch.manual_seed(seed + dist.get_rank()).",
             ranks=sorted({rank for pair in loaded for rank in pair}),

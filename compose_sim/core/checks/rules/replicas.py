@@ -98,6 +98,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
     averages = any(each.again_equal or each.excused for each in comparisons)
     reasons: list[str] = []
     kept: Difference | None = None  # by each rank, while others are averaged
+    after_join: Difference | None = None
     for comparison in comparisons:
         for found in _without_consequences(comparison.excused):
             if _train_together(case, found):
@@ -106,8 +107,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
             if nothing := of_nothing(case, comparison.ranks):
                 return _exchanged_nothing(comparison.excused[0], nothing)
             reasons.append(f"{comparison.excused[0]} differs, but {EXCHANGED}")
-        if comparison.after_join:
-            return joined_apart(case, comparison.after_join)
+        after_join = after_join or comparison.after_join
         for found in _without_consequences(comparison.different):
             reason = _why_not(case, found, has_models)
             if not reason and averages and found.model is None and not _train_together(case, found):
@@ -119,6 +119,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
         left_out(case)
         or overwritten(case)
         or (_kept_apart(case, kept) if kept else None)
+        or (joined_apart(case, after_join) if after_join else None)
         or copy
         or other_constants(case)
         or other_attributes(case)

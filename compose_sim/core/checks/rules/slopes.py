@@ -203,10 +203,11 @@ def lost_in_exchange(case: Case) -> Result | None:
 
 
 def wrong_pairs(case: Case) -> Result | None:
-    """Find contrastive losses whose targets name the samples of rank 0 on all ranks."""
+    """Find contrastive losses whose targets name other samples than the partners."""
     found: dict[int, ContrastedSamples] = {}
+    right = {each.rank for each in case.observed.of(ContrastedSamples) if each.chosen > _HIGH}
     for each in case.observed.of(ContrastedSamples):
-        if each.in_order or (each.own > _HIGH and each.chosen < _CHANCE):
+        if each.rank not in right and (each.in_order or (each.own > _HIGH and each.chosen < _CHANCE)):
             found.setdefault(each.rank, each)
     least = case.observed.world_size - (not any(each.are_halves for each in found.values()))  # rank 0 has its own
     if not found or len(found) < least:
@@ -216,8 +217,8 @@ def wrong_pairs(case: Case) -> Result | None:
     if first.are_halves:
         half = first.size // 2
         return failed(
-            f"{whom} targets that pair samples of different ranks: the scores are high for the other half of each rank's part, {half} "
-            f"places on, and {first.chosen:.1f} standard deviations from the mean for the targets",
+            f"{whom} targets that are not the partners, as the scores show: they are high {half} places on within each rank's part of "
+            f"{first.size} samples, and by chance for the targets",
             fix="Gather each view by itself, `torch.cat([*gathered_first, *gathered_second])`, or count partners within each part.",
             at=first.at,
             ranks=[*found],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned
 from compose_sim.core.checks.repeated_steps import noise, step_place
+from compose_sim.core.checks.replica_diff import compare, exchanges_parts
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
 from compose_sim.core.events.observations import Observed
@@ -78,26 +78,29 @@ def other_constants(case: Case) -> Result | None:
 
 
 def other_attributes(case: Case) -> Result | None:
-    """Find tensors that modules of a DDP model keep as plain attributes, that never change, and that differ between ranks."""
-    held: dict[tuple[int, str], dict[int, set[str]]] = {}  # model and tensor -> rank -> values
-    times = Counter((each.model, each.rank) for each in case.observed.of(PlainTensors))
+    """Find tensors that modules of a DDP model keep as plain attributes, that never change, and that differ between its ranks."""
+    ranks_of = {(rank.rank, each.ddp): each.ranks for rank in case.observed for each in rank.of(DdpModel)}
+    held: dict[
+        tuple[tuple[int, ...], int, str], dict[int, list[str]]
+    ] = {}  # a model's ranks, number and tensor -> values
     for each in case.observed.of(PlainTensors):
         for name, value in zip(each.names, each.hashes, strict=True):
-            held.setdefault((each.model, name), {}).setdefault(each.rank, set()).add(value)
+            key = ranks_of.get((each.rank, each.model), ()), each.model, name
+            held.setdefault(key, {}).setdefault(each.rank, []).append(value)
     names = [
         name
-        for (model, name), by_rank in held.items()
-        if len(by_rank) == case.observed.world_size
-        and all(len(values) == 1 and times[model, rank] > 1 for rank, values in by_rank.items())
-        and len(set.union(*by_rank.values())) > 1
+        for (ranks, _, name), by_rank in held.items()
+        if len(by_rank) == len(ranks)
+        and all(len(values) > 1 == len({*values}) for values in by_rank.values())
+        and len({values[0] for values in by_rank.values()}) > 1
     ]
     if not names:
         return None
     return warned(
-        "modules of the model keep tensors as plain attributes, which never change and differ between ranks: "
+        "the model's forward uses tensors that modules keep as plain attributes, which never change and differ between ranks: "
         f"{names_text(names)}; DDP makes parameters and buffers equal, but not these",
-        fix="Register them: `self.register_buffer(name, tensor)`. If each rank is meant to have its own, such as its part of the data: "
-        "`--skip params-in-sync`.",
+        fix="Make them from a seed that all ranks share, or register them: `self.register_buffer(name, tensor, persistent=False)`. If "
+        "each rank is meant to have its own, such as its part of the data: `--skip params-in-sync`.",
         at=step_place(case),
     )
 
@@ -182,7 +185,9 @@ def skipped_alone(case: Case) -> Result | None:
     is_together = len(exchanges_of) == len(optimizers_of) == 1 and len(ends) == case.observed.world_size
     most, few = max(steps.values(), default=0), min(steps.values(), default=0)
     # A rank with another part in the training makes far fewer steps, of other parameters.
-    is_like = few >= _ALMOST_ALL_STEPS * most or (few > 0 and _hold_alike_parts(case.observed))
+    is_like = few >= _ALMOST_ALL_STEPS * most or (
+        few > 0 and min(exchanges_of, default=0) >= most and _hold_alike_parts(case.observed)
+    )
     if not is_together or few == most or not is_like or case.observed.first(DdpModel):
         return None
     counts = ", ".join(f"rank {rank} {steps[rank]}" for rank in sorted(steps))
@@ -197,7 +202,9 @@ def skipped_alone(case: Case) -> Result | None:
 
 
 def _hold_alike_parts(observed: Observed) -> bool:
-    """Return whether the optimizers of all ranks step at the same line, with parameters of the same shapes."""
+    """Return whether the optimizers of all ranks step parts of the same shapes at the same line, and never the same values."""
+    if not exchanges_parts(observed) or any(each.again_equal or each.excused for each in compare(observed)):
+        return False
     shapes = {tuple(tuple(row.shape for row in each.rows) for each in rank.of(SketchedTensors)) for rank in observed}
     places = {frozenset(each.at for each in rank.of(OptimizerStep)) for rank in observed}
     return len(shapes) == len(places) == 1 and () not in shapes

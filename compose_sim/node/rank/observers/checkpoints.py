@@ -54,7 +54,7 @@ def _look_for_unfilled(context: RankContext, call: points.TorchCall) -> None:
     empty = [
         name
         for name, each in (call.value("state_dict") or {}).items()
-        if isinstance(each, Mapping) and each.get("param_groups") and each.get("state", None) == {}
+        if isinstance(each, Mapping) and each.get("param_groups") and each.get("state") == {}
     ]
     folder = call.value("checkpoint_id")
     if context.mode != "record" or not empty or folder is None or not Path(folder, ".metadata").exists():

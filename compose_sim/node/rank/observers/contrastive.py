@@ -18,11 +18,12 @@ from ...records.gradients import ContrastedSamples
 from ..context import RankContext, place
 from ..torch_hooks import points
 from .collective_calls import GATHERS
-from .gathers import kept_by
 
 _GIVEN, _PASSES = "contrastive.given", "contrastive.passes"
-_MAX_GIVEN, _MAX_PASSES, _MAX_NODES = 8, 1 << 12, 64
+_MAX_GIVEN, _MAX_ELEMENTS, _MAX_PASSES, _MAX_NODES = 8, 1 << 20, 1 << 12, 64
 _MASKED = -1e3  # logarithms of probabilities below it are of samples that the loss leaves out
+# Between a product of features and the loss; what moves columns is not among them.
+_ELEMENTWISE = ("Div", "Mul", "Add", "Sub", "Neg", "MaskedFill", "ToCopy", "Clone", "Exp")
 
 
 def begin(context: RankContext) -> None:
@@ -31,10 +32,11 @@ def begin(context: RankContext) -> None:
 
 
 def remember(context: RankContext, call: points.TorchCall) -> None:
-    """Remember the features that this rank gives a gather, until the next backward pass."""
+    """Remember the features that this rank gives a gather, if they are few, until the next backward pass."""
+    torch: Any = sys.modules["torch"]
     own = call.value(points.OWN[call.name]) if call.name in GATHERS else None
     given: list[Any] = context.memory.setdefault(_GIVEN, [])
-    if isinstance(own, sys.modules["torch"].Tensor) and own.dim() == 2 and len(given) < _MAX_GIVEN:
+    if isinstance(own, torch.Tensor) and own.dim() == 2 and own.numel() <= _MAX_ELEMENTS and len(given) < _MAX_GIVEN:
         given.append(own.detach())
 
 
@@ -44,44 +46,65 @@ def _look(context: RankContext, call: points.TorchCall) -> None:
     given: list[Any] = context.memory.pop(_GIVEN, [])
     count = context.memory[_PASSES] = context.memory.get(_PASSES, 0) + 1
     root = getattr(points.root_of(call), "grad_fn", None)
-    if count > _MAX_PASSES or count & (count - 1) or root is None or not torch.distributed.is_initialized():
+    if not given or count > _MAX_PASSES or count & (count - 1) or root is None:
         return
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     for node, scores, targets in _compared(root):
         size, first = len(targets), torch.arange(len(targets), device=targets.device)
         if rank and size > 1 and tuple(scores.shape) == (size, world * size) and torch.equal(targets, first):
-            blocks = [each[rank * size : (rank + 1) * size] for each in _features(node, world * size)]
-            is_in_order = any(torch.equal(block, own) for block in blocks for own in given)
+            features = _features(node)
+            block = None if features is None else features.T[rank * size : (rank + 1) * size]
+            is_in_order = block is not None and any(_is_same(block, own) for own in given)
             heights = _height(scores, first + rank * size), _height(scores, first)
             context.note(ContrastedSamples(size, is_in_order, *heights, at=place()))
         elif tuple(scores.shape) == (size, size) and any(len(own) * world == size for own in given):
             part = size // world
             halves = first - first % part + (first % part + part // 2) % part
-            if not part % 2 and not torch.equal(targets, halves):
+            is_within = bool(((targets >= 0) & (targets < size)).all())
+            if is_within and not part % 2 and not torch.equal(targets, halves):
                 heights = _height(scores, halves), _height(scores, targets)
                 context.note(ContrastedSamples(part, False, *heights, are_halves=True, at=place()))
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    return one.device == other.device and one.dtype == other.dtype and bool(torch.equal(one, other))
+
+
 def _compared(node: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield each cross entropy near the end of a computation, with the logarithms of its probabilities, and its targets."""
+    """Yield each cross entropy near the end of a computation: where its scores come from, their logarithms, and its targets."""
     waiting, seen = deque([node]), {node}
     while waiting and len(seen) < _MAX_NODES:
         node = waiting.popleft()
         following = [each for each, _ in node.next_functions if each is not None and each not in seen]
-        targets = getattr(node, "_saved_target", None)
-        scores = getattr(following[0], "_saved_result", None) if following else None
-        if targets is not None and scores is not None and targets.dim() == 1 and scores.dim() == 2:
-            yield node, scores, targets
+        if _is_a(node, "NllLoss") and following and _is_a(following[0], "LogSoftmax"):
+            targets, scores = _saved(node, "target"), _saved(following[0], "result")
+            if targets is not None and scores is not None and targets.dim() == 1 and scores.dim() == 2:
+                yield following[0], scores, targets
         else:
             waiting.extend(following)
             seen.update(following)
 
 
-def _features(node: Any, count: int) -> Iterator[Any]:
-    """Yield the matrices of which scores may be made, with the samples of all ranks as rows."""
-    for each in kept_by(node):
-        if each.dim() == 2 and count in each.shape:
-            yield each.detach() if each.shape[0] == count else each.detach().T
+def _features(node: Any) -> Any:
+    """Return the second factor of the product that scores are made of, one sample a column; None if it is not known."""
+    for _ in range(_MAX_NODES):
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+        if node is None or _is_a(node, "Mm"):
+            return None if node is None else _saved(node, "mat2")
+        if not _is_a(node, *_ELEMENTWISE):
+            return None
+    return None
+
+
+def _is_a(node: Any, *names: str) -> bool:
+    return type(node).__name__.rstrip("0123456789") in {f"{name}Backward" for name in names}
+
+
+def _saved(node: Any, name: str) -> Any:
+    """Return a tensor that a node has saved; None if a hook would make it again, as that of a checkpointed block does."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    return getattr(node, f"_saved_{name}", None) if getattr(raw, "unpack_hook", None) is None else None
 
 
 def _height(scores: Any, columns: Any) -> float:
@@ -90,9 +113,8 @@ def _height(scores: Any, columns: Any) -> float:
     with torch.no_grad():
         given = scores.double()
         masked = given.isinf() | (given < _MASKED)
+        counted = (~masked).sum(1, keepdim=True).clamp_min(1)
         within = given.masked_fill(masked, 0.0)
-        within = (within - within.sum(1, keepdim=True) / (~masked).sum(1, keepdim=True).clamp_min(1)).masked_fill(
-            masked, 0.0
-        )
-        spread = within.square().sum().div((~masked).sum().clamp_min(1)).sqrt().clamp_min(1e-12)
+        within = (within - within.sum(1, keepdim=True) / counted).masked_fill(masked, 0.0)
+        spread = within.square().sum().div(counted.sum()).sqrt().clamp_min(1e-12)
         return float(within.gather(1, columns.unsqueeze(1)).mean() / spread * len(columns) ** 0.5)

@@ -68,23 +68,22 @@ def _look(context: RankContext, call: points.TorchCall) -> None:
     if not gathered or getattr(root, "grad_fn", None) is None:
         return
     torch: Any = sys.modules["torch"]
-    matrices = [each for each in kept_by(root.grad_fn) if not each.requires_grad]
-    constants = [each.detach().flatten().sort().values for each in matrices]
+    constants = [each.detach().flatten().sort().values for each in _constants(root.grad_fn)]
     for each in gathered:
         numbers = torch.cat([output.detach().flatten() for output in each.outputs]).sort().values
         if any(numbers.shape == constant.shape and torch.equal(numbers, constant) for constant in constants):
             context.note(DetachedInLoss(each.op, each.shape, each.at))
 
 
-def kept_by(node: Any) -> Iterator[Any]:
-    """Yield the matrices that the last operations of a computation, such as a loss, have kept for the backward pass."""
+def _constants(node: Any) -> Iterator[Any]:
+    """Yield the matrices without a gradient that the last operations before a loss have kept."""
     torch: Any = sys.modules["torch"]
     waiting, seen = deque([node]), {node}
     while waiting and len(seen) < _MAX_NODES:
         node = waiting.popleft()
         for name in dir(node):
             kept = getattr(node, name, None) if name.startswith("_saved_") else None
-            if isinstance(kept, torch.Tensor) and kept.dim() > 1:
+            if isinstance(kept, torch.Tensor) and kept.dim() > 1 and not kept.requires_grad:
                 yield kept
         following = [each for each, _ in node.next_functions if each is not None and each not in seen]
         waiting.extend(following)

@@ -50,15 +50,15 @@ def _follow(context: RankContext, call: points.TorchCall) -> points.Steps:
         elif pair and name == "irecv":
             _await(context, what, pair, work)
     if context.mode == "record" and name == "recv":
-        context.guard(shared_buffers.__name__, shared_buffers.received, call.value("tensor"), int(work))
+        context.guard(shared_buffers.__name__, shared_buffers.received, call.value("tensor"))
         if not pair:
-            _note_sender(context, int(work))
+            _note_sender(context, int(work), tuple(call.value("tensor").shape))
 
 
-def _note_sender(context: RankContext, source: int) -> None:
+def _note_sender(context: RankContext, source: int, shape: tuple[int, ...]) -> None:
     count = context.memory[_TAKEN] = context.memory.get(_TAKEN, 0) + 1
     if count <= _MAX_TAKEN:
-        context.note(TakenFromAny(source, place()))
+        context.note(TakenFromAny(source, shape, place()))
 
 
 def _pair(call: points.TorchCall) -> str:

@@ -24,7 +24,7 @@ def begin(context: RankContext) -> None:
 def _note(context: RankContext, call: points.TorchCall) -> None:
     counts: dict[int, int] = context.memory.setdefault(_FORWARDS, {})
     number = next((model.index for model, ddp in living(context) if ddp is call.owner), None)
-    if number is None:
+    if number is None or states.is_capturing():
         return
     counts[number] = counts.get(number, 0) + 1
     if counts[number] in _AT:
@@ -35,13 +35,20 @@ def _note(context: RankContext, call: points.TorchCall) -> None:
 
 
 def _plain(model: Any) -> dict[str, Any]:
-    """Return the tensors by name and shape; none if they are many or large."""
+    """Return the tensors that `forward` names, by name and shape; none if they are many or large."""
     torch: Any = sys.modules["torch"]
     found = {
         f"{clean(f'{prefix}.{name}'.lstrip('.'))} ({'×'.join(map(str, each.shape))})": each
         for prefix, module in model.named_modules()
         for name, each in vars(module).items()
         if type(each) is torch.Tensor and each.is_floating_point() and each.numel() > 1 and each.grad_fn is None
+        if each.layout is torch.strided and each.device.type != "meta" and _uses(module, name)
     }
     are_few = len(found) <= _MAX_TENSORS and sum(each.numel() for each in found.values()) <= _MAX_ELEMENTS
     return found if are_few else {}
+
+
+def _uses(module: Any, name: str) -> bool:
+    """Return whether the module's forward names the attribute: others may be examples, or what is shown now and then."""
+    code = getattr(getattr(type(module), "forward", None), "__code__", None)
+    return code is not None and name in code.co_names

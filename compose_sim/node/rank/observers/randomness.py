@@ -22,6 +22,7 @@ _LOOKS = {"": (2, 3, 6)}  # epochs; fetches of each; forwards
 _THOROUGH = (4, 12, 24)
 _FORWARDS, _LAST_STATE, _GROUPS = "randomness.forwards", "randomness.last_state", "randomness.groups"
 _LOADS, _LOOKED_FROM, _MAX_LOADS = "randomness.loads", "randomness.looked_from", 4
+_DEPTH, _CUDA_STATE = 4, 16  # of dicts and lists in a file; bytes of the state of a GPU's generator
 _SAMPLES = 4  # at least, in a batch that may not be read
 _OF_A_SAMPLE = (
     8  # numbers from generators of modules: fewer may be decisions that ranks make alike, such as which layers to skip
@@ -169,7 +170,7 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | No
     state = _device_state()
     rows, _ = rows_of(given, wait=context.thorough) or (None, None)
     fields: dict[str, Any] = {"model": number, "ranks": ranks, "forward": forward - 1, "rows": rows}
-    fields.update(loads=context.memory.get(_LOADS, 0))
+    fields["loads"] = context.memory.get(_LOADS, 0)
     last = context.memory.get(_LAST_STATE)
     if last is not None:
         fields.update(loop=last[0], loop_drew=draws(last, state))
@@ -181,12 +182,21 @@ def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | No
     return _Begun(fields, state, _dropouts_of(model) * (len(rows) if rows else _SAMPLES), kept)
 
 
-def _loaded(context: RankContext, _: points.TorchCall) -> None:
-    """Look at the first passes after a checkpoint was loaded too: it may hold the state of a generator."""
+def _loaded(context: RankContext, _: points.TorchCall) -> points.Steps:
+    """Look at the first passes after the state of a generator was loaded too."""
+    loaded = yield
     forwards, loads = context.memory.get(_FORWARDS, 0), context.memory.get(_LOADS, 0)
-    if forwards and loads < _MAX_LOADS and forwards != context.memory.get(_LOOKED_FROM):
+    if forwards and loads < _MAX_LOADS and _has_state(loaded, _DEPTH):
         context.memory.update({_LOADS: loads + 1, _LOOKED_FROM: forwards})
-    context.memory.pop(_LAST_STATE, None)  # what is loaded may replace the generator's state
+        context.memory.pop(_LAST_STATE, None)
+
+
+def _has_state(loaded: Any, depth: int) -> bool:
+    torch: Any = sys.modules["torch"]
+    if isinstance(loaded, torch.Tensor):
+        return bool(loaded.dtype == torch.uint8 and loaded.numel() in (torch.get_rng_state().numel(), _CUDA_STATE))
+    values = loaded.values() if isinstance(loaded, dict) else loaded if isinstance(loaded, (list, tuple)) else ()
+    return depth > 0 and any(_has_state(each, depth - 1) for each in values)
 
 
 def _is_looked_at(context: RankContext, forward: int) -> bool:

@@ -23,7 +23,7 @@ _SHARDED = ("_fsdp_flattened", "_is_flat_param", "ds_id", "placements", "_local_
 
 def note_state(context: RankContext, optimizer: Any, index: int, done: int, final: bool = False) -> None:
     """Record the hashes of an optimizer's tensors after `done` steps, and which tensors these are if that has changed."""
-    if _is_capturing():  # into a CUDA graph, which must not be read from
+    if is_capturing():  # into a CUDA graph, which must not be read from
         return
     entries = list(_entries(context, optimizer))
     rows = tuple(row for row, _ in entries)
@@ -143,6 +143,7 @@ def _of_bits(tensor: Any) -> Any:
     return total
 
 
-def _is_capturing() -> bool:
+def is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured."""
     torch: Any = sys.modules["torch"]
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())

@@ -143,6 +143,7 @@ NAMES = (
     Private("clipping", f"{_TENSOR}", "DTensor()._local_tensor", "know the part that a rank holds"),
     Private("contrastive", "torch.autograd", "Node()._saved_target", "know which samples a loss compares"),
     Private("contrastive", "torch.autograd", "Node()._saved_result", "know which samples a loss compares"),
+    Private("contrastive", "torch.autograd", "Node()._saved_mat2", "know which samples a loss compares"),
     Private("evaluations", "torch.amp.autocast_mode", "autocast()._enabled", "repeat what ran under autocast"),
     Private("repeats", "torch.nn", "Module()._forward_hooks", "leave models with hooks alone"),
     Private("repeats", "torch.nn", "Module()._forward_pre_hooks", "leave models with hooks alone"),

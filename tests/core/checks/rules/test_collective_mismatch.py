@@ -235,7 +235,10 @@ def test_counts_that_are_reduced_with_their_last_sum_warn(times: int, status: st
     ],
 )
 def test_the_parts_of_a_message_that_come_from_two_senders_warn(senders: list[int], status: str) -> None:
-    taken = [TakenFromAny(sender, ("/work/train.py", 8 + number % 2)) for number, sender in enumerate(senders)]
+    taken = [
+        TakenFromAny(sender, ((4,), (4, 2))[number % 2], ("/work/train.py", 8 + number % 2))
+        for number, sender in enumerate(senders)
+    ]
 
     result = collective_mismatch.judge(two_nodes(lambda rank: [ScriptEnd()] if rank else [*taken, ScriptEnd()]))
 
@@ -243,9 +246,14 @@ def test_the_parts_of_a_message_that_come_from_two_senders_warn(senders: list[in
     assert at(result) == (("/work/train.py", 9) if status == WARNED else None)
 
 
-def test_a_list_that_is_one_tensor_several_times_fails() -> None:
-    shared = SharedBuffer("recv", 3, ("/work/train.py", 8))
+@pytest.mark.parametrize(("before", "after", "status"), [(0, 3, FAILED), (0, 2, PASSED), (3, 0, PASSED)])
+def test_a_list_that_holds_one_tensor_several_times_in_the_training_fails(before: int, after: int, status: str) -> None:
+    shared = SharedBuffer("all_gather", ("/work/train.py", 8))
 
-    result = collective_mismatch.judge(two_nodes(lambda rank: [ScriptEnd()] if rank else [shared, ScriptEnd()]))
+    def records(_: int) -> list[Record]:
+        return [*[shared] * before, step(1), *[shared] * after, BARRIER, ScriptEnd()]
 
-    assert (result.status, result.ranks, at(result)) == (FAILED, (0,), ("/work/train.py", 8))
+    result = collective_mismatch.judge(two_nodes(records))
+
+    assert result.status == status
+    assert at(result) == (("/work/train.py", 8) if status == FAILED else None)

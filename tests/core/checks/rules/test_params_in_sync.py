@@ -412,7 +412,7 @@ def test_ranks_with_parts_skip_a_step_together(
 ) -> None:
     def rank(number: int) -> list[Record]:
         hashed = [TensorHashes(0, nth, 0, (f"{nth} of {number}",)) for nth in range(3)]
-        passes = [each for nth in range(3) for each in (hashed[nth], all_reduce(6, 2), step(nth + 1))]
+        passes = [each for nth in range(3) for each in (hashed[nth], all_reduce(40, 2), step(nth + 1))]
         tensors = SketchedTensors(0, (SketchedTensor(None, "part", (sizes[number],)),))
         return [table("part", model=None), tensors, *passes, ScriptEnd(None, steps[number], exchanges[number])]
 

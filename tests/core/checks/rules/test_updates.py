@@ -26,6 +26,7 @@ from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import HeldWeights, RecordedStep, ReplayedUpdate
 from tests.core.checks.rules.cluster import at, observe
 from tests.core.checks.rules.replays import AT, recorded
+from tests.core.checks.rules.replicas import ddp
 
 START, MOVED, ELSEWHERE = (1, 2), (3, 4), (5, 6)
 STEPS = 4
@@ -164,7 +165,7 @@ def test_plain_tensors_that_never_change_and_differ_are_named(
     values: tuple[tuple[str, ...], ...], is_found: bool
 ) -> None:
     notes = {
-        rank: [PlainTensors(0, ("encode.mean (4)", "encode.B (2×3)"), ("same", value)) for value in mine]
+        rank: [ddp(), *(PlainTensors(0, ("encode.mean (4)", "encode.B (2×3)"), ("same", value)) for value in mine)]
         for rank, mine in enumerate(values)
     }
     observed = Observed(ranks={rank: observe(rank, mine) for rank, mine in notes.items()})

@@ -189,22 +189,30 @@ def test_check_looks_at_fifty_steps_and_then_at_sixteen_of_each_doubling(rank: R
 
 
 KEEPS = """import io
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
-module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+class Layer(nn.Linear):
+    def forward(self, given):
+        return super().forward(given) + self.kept[0] + self.number
+
+module = nn.Sequential(Layer(4, 4), nn.Dropout(0.5))
 module[0].kept = torch.full((3,), float(dist.get_rank()))
 module[0].number = torch.tensor(2.0)
+module[0].example = torch.rand(2, 4)
+module[0].sparse = torch.eye(3).to_sparse()
 model = DistributedDataParallel(module)
-saved = io.BytesIO()
-torch.save(model.state_dict(), saved)
+saved, weights = io.BytesIO(), io.BytesIO()
+torch.save({"random": [torch.get_rng_state()]}, saved)
+torch.save(model.state_dict(), weights)
 for step in range(60):
     model(torch.rand(2, 4)).sum().backward()
-    if step == 39:
-        torch.load(io.BytesIO(saved.getvalue()))
+    if step in (29, 39):
+        torch.load(io.BytesIO((weights if step == 29 else saved).getvalue()))
 dist.destroy_process_group()
 """
 

@@ -210,6 +210,6 @@ def test_the_sender_of_a_message_that_any_rank_may_send_is_recorded(cluster: Cal
     run.start(1)
     assert set(run.exit_codes().values()) == {0}, run.log(0)
 
-    taken = [(each.source, each.at and each.at[1]) for each in run.observed().of(TakenFromAny)]
+    taken = [(each.source, each.shape, each.at and each.at[1]) for each in run.observed().of(TakenFromAny)]
 
-    assert taken == [(1, 1 + TAKES.splitlines().index("    sender = dist.recv(value)  # any"))]
+    assert taken == [(1, (1,), 1 + TAKES.splitlines().index("    sender = dist.recv(value)  # any"))]
