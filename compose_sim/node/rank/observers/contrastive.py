@@ -78,7 +78,8 @@ def _compared(node: Any) -> Iterator[tuple[Any, Any, Any]]:
         node = waiting.popleft()
         following = [each for each, _ in node.next_functions if each is not None and each not in seen]
         if _is_a(node, "NllLoss") and following and _is_a(following[0], "LogSoftmax"):
-            targets, scores = _saved(node, "target"), _saved(following[0], "result")
+            targets = _saved(node, "_saved_target", "_raw_saved_target")
+            scores = _saved(following[0], "_saved_result", "_raw_saved_result")
             if targets is not None and scores is not None and targets.dim() == 1 and scores.dim() == 2:
                 yield following[0], scores, targets
         else:
@@ -91,7 +92,7 @@ def _features(node: Any) -> Any:
     for _ in range(_MAX_NODES):
         node = next((each for each, _ in node.next_functions if each is not None), None)
         if node is None or _is_a(node, "Mm"):
-            return None if node is None else _saved(node, "mat2")
+            return None if node is None else _saved(node, "_saved_mat2", "_raw_saved_mat2")
         if not _is_a(node, *_ELEMENTWISE):
             return None
     return None
@@ -101,10 +102,9 @@ def _is_a(node: Any, *names: str) -> bool:
     return type(node).__name__.rstrip("0123456789") in {f"{name}Backward" for name in names}
 
 
-def _saved(node: Any, name: str) -> Any:
+def _saved(node: Any, name: str, kept: str) -> Any:
     """Return a tensor that a node has saved; None if a hook would make it again, as that of a checkpointed block does."""
-    raw = getattr(node, f"_raw_saved_{name}", None)
-    return getattr(node, f"_saved_{name}", None) if getattr(raw, "unpack_hook", None) is None else None
+    return getattr(node, name, None) if getattr(getattr(node, kept, None), "unpack_hook", None) is None else None
 
 
 def _height(scores: Any, columns: Any) -> float:
