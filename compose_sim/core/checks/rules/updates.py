@@ -202,8 +202,9 @@ def skipped_alone(case: Case) -> Result | None:
 
 
 def _hold_alike_parts(observed: Observed) -> bool:
-    """Return whether the optimizers of all ranks step parts of the same shapes at the same line, and never the same values."""
-    if not exchanges_parts(observed) or any(each.again_equal or each.excused for each in compare(observed)):
+    """Return whether the optimizers of all ranks step parts of the same shapes, other ones from the start, at the same line."""
+    found = [each for comparison in compare(observed) for each in (*comparison.different, *comparison.excused)]
+    if not exchanges_parts(observed) or not found or any(each.nth for each in found if each.kind == "parameter"):
         return False
     shapes = {tuple(tuple(row.shape for row in each.rows) for each in rank.of(SketchedTensors)) for rank in observed}
     places = {frozenset(each.at for each in rank.of(OptimizerStep)) for rank in observed}
