@@ -65,9 +65,8 @@ class Comparison:
     samples: int  # after how many steps
     sharded: bool
     ranks: tuple[int, ...]
-    after_join: Difference | None = (
-        None  # the first one after an uneven join, which leaves optimizers with other states
-    )
+    # The first one after an uneven join, which leaves optimizers with other states
+    after_join: Difference | None = None
 
 
 def compare(observed: Observed) -> tuple[Comparison, ...]:

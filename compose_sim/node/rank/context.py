@@ -161,12 +161,15 @@ def place(depth: int = 1) -> Place | None:
 
 def place_in(frame: FrameType | None) -> Place | None:
     """Return the file and line of the innermost user code from a frame on; None if there is none."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if is_user_code(file):
-            return file, frame.f_lineno
+    frame = user_frame(frame)
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of user code from a frame on; None if there is none."""
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
         frame = frame.f_back
-    return None
+    return frame
 
 
 @lru_cache(maxsize=1024)

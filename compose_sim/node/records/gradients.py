@@ -52,9 +52,8 @@ class ContrastedSamples(Record):
     in_order: bool  # whether the gathered features are known to be in the order of the ranks
     own: float  # how far the mean score of the rank's own partners is above that of all, in standard errors
     chosen: float  # the same of those that the targets name
-    are_halves: bool = (
-        False  # whether these partners are in the halves of each rank's part; else the targets count from 0
-    )
+    # Whether these partners are in the halves of each rank's part; else the targets count from 0
+    are_halves: bool = False
     at: Place | None = None
 
 

@@ -80,9 +80,8 @@ def other_constants(case: Case) -> Result | None:
 def other_attributes(case: Case) -> Result | None:
     """Find tensors that modules of a DDP model keep as plain attributes, that never change, and that differ between its ranks."""
     ranks_of = {(rank.rank, each.ddp): each.ranks for rank in case.observed for each in rank.of(DdpModel)}
-    held: dict[
-        tuple[tuple[int, ...], int, str], dict[int, list[str]]
-    ] = {}  # a model's ranks, number and tensor -> values
+    # A model's ranks, its number and a tensor -> the values of each rank
+    held: dict[tuple[tuple[int, ...], int, str], dict[int, list[str]]] = {}
     for each in case.observed.of(PlainTensors):
         for name, value in zip(each.names, each.hashes, strict=True):
             key = ranks_of.get((each.rank, each.model), ()), each.model, name

@@ -51,20 +51,17 @@ def _time(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _look_for_unfilled(context: RankContext, call: points.TorchCall) -> None:
     """Note optimizers whose state is saved, and not loaded: only what the state dict has already is filled."""
-    empty = [
-        name
-        for name, each in (call.value("state_dict") or {}).items()
-        if isinstance(each, Mapping) and each.get("param_groups") and each.get("state") == {}
-    ]
-    folder = call.value("checkpoint_id")
-    if context.mode != "record" or not empty or folder is None or not Path(folder, ".metadata").exists():
+    folder, state = call.value("checkpoint_id"), call.value("state_dict") or {}
+    if context.mode != "record" or folder is None or not Path(folder, ".metadata").exists():
         return
+    optimizers = [name for name, each in state.items() if isinstance(each, Mapping) and each.get("param_groups")]
+    empty = [name for name in optimizers if state[name].get("state") == {}]
     reader = sys.modules["torch.distributed.checkpoint"].FileSystemReader(folder)
-    saved = reader.read_metadata().state_dict_metadata
+    saved = reader.read_metadata().state_dict_metadata if empty else {}
     for name in empty:
-        tensors = sum(str(key).startswith(f"{name}.state.") for key in saved)
-        if tensors:
-            context.note(UnfilledState(str(name), tensors, place()))
+        entries = sum(str(key).startswith(f"{name}.state.") for key in saved)
+        if entries:
+            context.note(UnfilledState(str(name), entries, place()))
 
 
 def _note_shards(context: RankContext, saved: Any) -> None:

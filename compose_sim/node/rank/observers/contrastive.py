@@ -10,17 +10,17 @@ rank's samples lie in the halves of its part.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from ...records.gradients import ContrastedSamples
 from ..context import RankContext, place
 from ..torch_hooks import points
+from .autograd_graph import nodes_near, operation, saved
 from .collective_calls import GATHERS
 
 _GIVEN, _PASSES = "contrastive.given", "contrastive.passes"
-_MAX_GIVEN, _MAX_ELEMENTS, _MAX_PASSES, _MAX_NODES = 8, 1 << 20, 1 << 12, 64
+_MAX_GIVEN, _MAX_ELEMENTS, _MAX_PASSES = 8, 1 << 20, 1 << 12
 _MASKED = -1e3  # logarithms of probabilities below it are of samples that the loss leaves out
 # Between a product of features and the loss; what moves columns is not among them.
 _ELEMENTWISE = ("Div", "Mul", "Add", "Sub", "Neg", "MaskedFill", "ToCopy", "Clone", "Exp")
@@ -71,40 +71,27 @@ def _is_same(one: Any, other: Any) -> bool:
     return one.device == other.device and one.dtype == other.dtype and bool(torch.equal(one, other))
 
 
-def _compared(node: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _compared(root: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield each cross entropy near the end of a computation: where its scores come from, their logarithms, and its targets."""
-    waiting, seen = deque([node]), {node}
-    while waiting and len(seen) < _MAX_NODES:
-        node = waiting.popleft()
-        following = [each for each, _ in node.next_functions if each is not None and each not in seen]
-        if _is_a(node, "NllLoss") and following and _is_a(following[0], "LogSoftmax"):
-            targets = _saved(node, "_saved_target", "_raw_saved_target")
-            scores = _saved(following[0], "_saved_result", "_raw_saved_result")
+    for node in nodes_near(root):
+        source = _before(node)
+        if operation(node) == "NllLoss" and operation(source) == "LogSoftmax":
+            targets, scores = saved(node, "_saved_target"), saved(source, "_saved_result")
             if targets is not None and scores is not None and targets.dim() == 1 and scores.dim() == 2:
-                yield following[0], scores, targets
-        else:
-            waiting.extend(following)
-            seen.update(following)
+                yield source, scores, targets
 
 
 def _features(node: Any) -> Any:
     """Return the second factor of the product that scores are made of, one sample a column; None if it is not known."""
-    for _ in range(_MAX_NODES):
-        node = next((each for each, _ in node.next_functions if each is not None), None)
-        if node is None or _is_a(node, "Mm"):
-            return None if node is None else _saved(node, "_saved_mat2", "_raw_saved_mat2")
-        if not _is_a(node, *_ELEMENTWISE):
-            return None
-    return None
+    node = _before(node)
+    while operation(node) in _ELEMENTWISE:
+        node = _before(node)
+    return saved(node, "_saved_mat2") if operation(node) == "Mm" else None
 
 
-def _is_a(node: Any, *names: str) -> bool:
-    return type(node).__name__.rstrip("0123456789") in {f"{name}Backward" for name in names}
-
-
-def _saved(node: Any, name: str, kept: str) -> Any:
-    """Return a tensor that a node has saved; None if a hook would make it again, as that of a checkpointed block does."""
-    return getattr(node, name, None) if getattr(getattr(node, kept, None), "unpack_hook", None) is None else None
+def _before(node: Any) -> Any:
+    """Return the node of the first operand that has one; None if there is none."""
+    return next((each for each, _ in node.next_functions if each is not None), None)
 
 
 def _height(scores: Any, columns: Any) -> float:

@@ -8,7 +8,6 @@ the rank's own part back, the gathered tensor has a gradient again.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
@@ -18,10 +17,11 @@ from ...records.record import Place
 from ...shared.frames import is_user_code
 from ..context import RankContext, place
 from ..torch_hooks import points
+from .autograd_graph import nodes_near, saved
 from .collective_calls import GATHERS
 
 _GATHERED = "gathers.gathered"
-_MAX_GATHERED, _MAX_NODES = 8, 64
+_MAX_GATHERED = 8
 
 
 class Gathered(NamedTuple):
@@ -75,16 +75,10 @@ def _look(context: RankContext, call: points.TorchCall) -> None:
             context.note(DetachedInLoss(each.op, each.shape, each.at))
 
 
-def _constants(node: Any) -> Iterator[Any]:
+def _constants(root: Any) -> Iterator[Any]:
     """Yield the matrices without a gradient that the last operations before a loss have kept."""
     torch: Any = sys.modules["torch"]
-    waiting, seen = deque([node]), {node}
-    while waiting and len(seen) < _MAX_NODES:
-        node = waiting.popleft()
-        for name in dir(node):
-            kept = getattr(node, name, None) if name.startswith("_saved_") else None
+    for node in nodes_near(root):
+        for kept in (saved(node, name) for name in dir(node) if name.startswith("_saved_")):
             if isinstance(kept, torch.Tensor) and kept.dim() > 1 and not kept.requires_grad:
                 yield kept
-        following = [each for each, _ in node.next_functions if each is not None and each not in seen]
-        waiting.extend(following)
-        seen.update(following)

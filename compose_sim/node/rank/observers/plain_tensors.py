@@ -24,14 +24,13 @@ def begin(context: RankContext) -> None:
 def _note(context: RankContext, call: points.TorchCall) -> None:
     counts: dict[int, int] = context.memory.setdefault(_FORWARDS, {})
     number = next((model.index for model, ddp in living(context) if ddp is call.owner), None)
-    if number is None or states.is_capturing():
+    if number is None or counts.get(number, 0) >= max(_AT):
         return
     counts[number] = counts.get(number, 0) + 1
-    if counts[number] in _AT:
-        found = _plain(call.owner.module)
-        if found:
-            hashes = states.hashes_of(list(found.values()), whole=True)
-            context.note(PlainTensors(number, tuple(found), tuple(str(each) for each in hashes)))
+    found = _plain(call.owner.module) if counts[number] in _AT and not states.is_capturing() else {}
+    if found:
+        hashes = states.hashes_of(list(found.values()), whole=True)
+        context.note(PlainTensors(number, tuple(found), tuple(map(str, hashes))))
 
 
 def _plain(model: Any) -> dict[str, Any]:

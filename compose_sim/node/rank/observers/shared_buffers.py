@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
 from typing import Any
 
 from ...records.process_groups import SharedBuffer
-from ...shared.frames import is_user_code
-from ..context import RankContext, place
+from ..context import RankContext, place, user_frame
 from ..torch_hooks import points
 
 _COUNT = "shared_buffers.count"
@@ -25,9 +23,7 @@ def look(context: RankContext, call: points.TorchCall) -> None:
 
 def received(context: RankContext, tensor: Any) -> None:
     """Look whether a list of the script holds, more than once, the tensor into which a message was received."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_user_code(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = user_frame(sys._getframe(1))
     for each in list(frame.f_locals.values()) if frame is not None else ():
         if type(each) is list and sum(one is tensor for one in each[-_MAX_NOTED:]) > 1:
             _note(context, "recv")

@@ -18,6 +18,7 @@ from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedT
 from ..context import RankContext, here, place
 from ..torch_hooks import points
 from . import parameter_names
+from .autograd_graph import operation
 from .collectives import issued
 from .models import clean, copied_model, living
 
@@ -28,7 +29,7 @@ _MAX_PASSES, _PASS_TENSORS = 8, 16  # of which the gradients of each backward pa
 _OWN, _OPTIMIZERS, _WINDOW, _WEIGHTS = (f"sketches.{name}" for name in ("own", "optimizers", "window", "weights"))
 _REDUCTION_MEAN = 1
 _DEPTH, _MAX_TERMS = 8, 6
-_KEEP_SCALE = frozenset(f"{name}Backward" for name in ("Neg", "ToCopy", "View", "Squeeze", "Clone", "Alias"))
+_KEEP_SCALE = ("Neg", "ToCopy", "View", "Squeeze", "Clone", "Alias")
 
 
 class LossTerm(NamedTuple):
@@ -213,18 +214,16 @@ def scale_of(node: Any) -> LossScale:
 def _terms(node: Any, times: float, more: int) -> Iterator[LossTerm | None]:
     """Yield the terms of a loss, up to `more` and one; None for one that is neither a mean nor a sum."""
     for _ in range(_DEPTH):
-        name = type(node).__name__.rstrip("0123456789")
+        name = operation(node)
         inputs = [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
-        if name in ("MeanBackward", "SumBackward"):
-            is_mean = name == "MeanBackward"
+        if name in ("Mean", "Sum"):
+            is_mean = name == "Mean"
             yield LossTerm(is_mean, abs(times), None if is_mean else abs(times))
             return
         if getattr(node, "_saved_reduction", 0):
             yield _reduced(node, abs(times))
             return
-        if (
-            name in ("AddBackward", "SubBackward") and len(inputs) > 1
-        ):  # terms with weights, as in reinforcement learning
+        if name in ("Add", "Sub") and len(inputs) > 1:  # terms with weights, as in reinforcement learning
             if not more or getattr(node, "_saved_alpha", 1) != 1:
                 break
             for each in inputs:
@@ -232,13 +231,13 @@ def _terms(node: Any, times: float, more: int) -> Iterator[LossTerm | None]:
             return
         if len(inputs) != 1:
             break
-        if name in ("MulBackward", "DivBackward"):
+        if name in ("Mul", "Div"):
             number = getattr(node, "_saved_other", None)
-            number = getattr(node, "_saved_self", None) if number is None and name == "MulBackward" else number
+            number = getattr(node, "_saved_self", None) if number is None and name == "Mul" else number
             number = float(number) if number is not None and getattr(number, "numel", lambda: 1)() == 1 else 0.0
             if not number:
                 break
-            times = times * number if name == "MulBackward" else times / number
+            times = times * number if name == "Mul" else times / number
         elif name not in _KEEP_SCALE:
             break
         node = inputs[0]
