@@ -141,12 +141,12 @@ def test_an_endless_loop_may_take_three_times_as_long_as_the_solution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A class would else wait a minute for each; the student reads in which line the loop was."""
-    attempts: list[tuple[float, float]] = []  # the limit of each, and how long it took
+    attempts: list[tuple[float, float, float]] = []  # the limit of each, when it began, and when it had ended
 
     def timed(lesson: LessonFolder, project: Path, **options: Any) -> Attempt:
         began = time.monotonic()
         result = attempt(lesson, project, **options)
-        attempts.append((lesson.lesson.timeout, time.monotonic() - began))
+        attempts.append((lesson.lesson.timeout, began, time.monotonic()))
         return result
 
     monkeypatch.setattr(author, "attempt", timed)
@@ -156,12 +156,14 @@ def test_an_endless_loop_may_take_three_times_as_long_as_the_solution(
         lesson, lesson=lesson.lesson.model_copy(update={"timeout": PATIENCE_S, "hang_timeout": PATIENCE_S})
     )
 
+    began = time.monotonic()
     (only,) = grade([a_student(tmp_path / "endless", ENDLESS)], [patient], engine="local")
 
-    (allowed, of_solution), (limit, taken) = attempts
+    (allowed, solution_began, solution_ended), (limit, student_began, student_ended) = attempts
     assert allowed == PATIENCE_S
-    assert limit == pytest.approx(3 * of_solution, rel=0.1)
-    assert limit <= taken < PATIENCE_S
+    # Copying the project counts as well, and takes long on a busy machine.
+    assert 3 * (solution_ended - solution_began) <= limit <= 3 * (student_began - began)
+    assert limit <= student_ended - student_began
     assert (only.outcome.status, reason_of(only.outcome)) == ("failed", "run")
     assert only.outcome.reason is not None
     assert re.search(r"not done after .*: ranks 0, 1 in .*script\.py, line 1: ", only.outcome.reason.detail)
