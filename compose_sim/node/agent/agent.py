@@ -121,6 +121,7 @@ class Agent:
             self._stop_and(partial(self._leave, STOPPED), f"stopping: {message['reason']}")
             self._leaving = True
         elif kind == "end":
+            self._master.close()  # the master ends while the starter ends, which takes long with torch
             self._leave(0)
 
     def disconnected(self, reason: str) -> None:
