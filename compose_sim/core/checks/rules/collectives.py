@@ -117,7 +117,7 @@ def _reduced_again(observed: Observed) -> Result | None:
     if not found:
         return None
     at, count = max(found, key=lambda each: each[1])
-    return warned(
+    return failed(
         f"all_reduce{where(at)} is given counts that hold its last result, {count} times on a rank: what was added up over the "
         "ranks before is added again for each rank",
         fix="Reduce a copy, and go on counting in the tensor of this rank: `total = counts.clone(); dist.all_reduce(total)`. Or set "
