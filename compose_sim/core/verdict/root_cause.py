@@ -11,7 +11,7 @@ from compose_sim.core.state.state import GAP, ClusterState, Failure, NodeState
 
 _CONSEQUENCE_WITHIN_S = 5.0
 _CLOSED = "connection closed"  # by the end of the node, before composesim could stop it
-# So torch ends a rank whose peer has closed the connections of NCCL
+# So torch ends a rank whose peer has closed the connections of NCCL, and Paddle one that uses Gloo
 _ABORTED = re.compile(r"was killed by SIGABRT$|^rank \d+ aborted(?!: CUDA error)")
 _GOOD_ENDS = (None, 0, 143)  # not ended, ended well, or stopped by composesim (SIGTERM)
 
@@ -111,7 +111,8 @@ def _raised_before(state: ClusterState, first: Failure) -> Failure | None:
 
     A rank closes its connections while it exits, which may take longer than the others need to fail and to be noticed.
     """
-    if first.kind not in ("exception", GAP):  # the others get their time when they are noticed
+    # Other failures get their time when they are noticed. That of a rank whose peer has closed the connections is later in any case.
+    if first.kind not in ("exception", GAP) and not _ABORTED.search(first.message):
         return None
     raised = [rank.exception for rank in state.ranks.values() if rank.exception and rank.exception.t < first.t]
     raised = [
