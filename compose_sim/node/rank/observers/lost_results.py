@@ -1,8 +1,8 @@
 """
 Notice, in `check`, an all_reduce whose result is freed as the call returns: it was given a temporary, as in `all_reduce(x / n)`.
 
-The tensor is watched. If it goes while the script is still at the instruction of the call, no name holds it. If its memory is then
-gone too, it was no view of another tensor.
+The tensor is watched, unless something else has its memory: the tensor that it is a view of, or an array of NumPy. If it goes while the
+script is still at the instruction of the call, no name holds it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..torch_hooks.points import OWN, TorchCall
 
 _WATCHED, _FREED = "lost_results.watched", "lost_results.freed"
 _MAX_NOTED = 50
+_OWN_USES = 2  # of its memory: by the tensor, and by the object that names the memory
 
 
 def watch(context: RankContext, call: TorchCall) -> None:
@@ -28,27 +29,33 @@ def watch(context: RankContext, call: TorchCall) -> None:
     torch: Any = sys.modules["torch"]
     tensor: Any = call.value(OWN["all_reduce"]) if call.name == "all_reduce" and not call.value("async_op") else None
     frame = _caller(sys._getframe(1))
-    if frame is None or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+    if frame is None or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or _is_shared(tensor):
         return
     instruction, at = (id(frame), frame.f_lasti), place_in(frame)
-    storage = torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
 
     def gone(_: object) -> None:
         # A backward pass may free the tensor in a thread of its own, in which no Python code calls this.
         here = _caller(sys._getframe().f_back)
         if here is not None and (id(here), here.f_lasti) == instruction:
-            context.memory.setdefault(_FREED, []).append((storage, at))
+            context.memory.setdefault(_FREED, []).append(at)
 
     context.memory[_WATCHED] = weakref.ref(tensor, gone)
 
 
 def settle(context: RankContext) -> None:
-    """Note the results that were lost: nothing else has kept the memory of their tensors."""
-    freed: list[tuple[Any, Place | None]] = context.memory.pop(_FREED, [])
-    for storage, at in freed:
+    """Note the results that were lost."""
+    freed: list[Place | None] = context.memory.pop(_FREED, [])
+    for at in freed:
         count = context.memory[f"{_FREED}.count"] = context.memory.get(f"{_FREED}.count", 0) + 1
-        if storage.expired() and count <= _MAX_NOTED:
+        if count <= _MAX_NOTED:
             context.note(LostResult(at))
+
+
+def _is_shared(tensor: Any) -> bool:
+    """Return whether anything but this tensor has its memory."""
+    torch: Any = sys.modules["torch"]
+    storage = tensor.untyped_storage()
+    return not storage.resizable() or torch._C._storage_Use_Count(storage._cdata) > _OWN_USES
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

@@ -147,6 +147,8 @@ NAMES = (
     Private("evaluations", "torch.amp.autocast_mode", "autocast()._enabled", "repeat what ran under autocast"),
     Private("repeats", "torch.nn", "Module()._forward_hooks", "leave models with hooks alone"),
     Private("repeats", "torch.nn", "Module()._forward_pre_hooks", "leave models with hooks alone"),
+    Private("lost_results", "torch", "UntypedStorage()._cdata", "know whether a view shares a result"),
+    Private("lost_results", "torch._C", "_storage_Use_Count", "know whether a view shares a result"),
     Private("sketches", "torch.autograd", "Node()._saved_reduction", "know whether a loss is a sum or a mean"),
     Private("sketches", "torch.autograd", "Node()._saved_total_weight", "know how many targets a loss counts"),
     Private("sketches", "torch.autograd", "Node()._saved_self", "find a loss multiplied by a number"),

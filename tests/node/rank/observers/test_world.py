@@ -124,15 +124,24 @@ rank = dist.get_rank()
 model = DistributedDataParallel(nn.Linear(4, 1))
 half = model.module.weight.detach().clone()
 
+array = half.numpy().copy()
+
 def mean(tensor):
     dist.all_reduce(tensor)
     return tensor / 2
+
+def norm():
+    squares = torch.ones(2)
+    dist.all_reduce(squares[:1])
+    return squares.sum().sqrt()
 
 for _ in range(20):  # a thread of gloo may hold a tensor for a moment longer, and then it is not noticed
     dist.all_reduce(half / 2)  # lost
     dist.all_reduce(half.clone(memory_format=torch.contiguous_format))  # lost
     dist.all_reduce(half.view(-1))
     dist.all_reduce(half.detach())
+    dist.all_reduce(torch.from_numpy(array))
+    norm()
     dist.all_reduce(half)
     named = half / 2
     dist.all_reduce(named)
