@@ -50,7 +50,6 @@ class Slopes:
     product: float | None = None
     direction: Any = None
     kept: Any = None  # its values, while it is moved
-    base: Any = None  # its gradient before the first backward pass of a step
     added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
     choices: int = (
@@ -169,7 +168,8 @@ def _move(slopes: Slopes) -> None:
         slopes.direction = direction.to(values.device, values.dtype)
         _leave_padding(slopes)
     slopes.kept = local(slopes.moved).clone()
-    local(slopes.moved).add_(slopes.direction)
+    with torch._C.DisableTorchFunction():  # it is no update by hand
+        local(slopes.moved).add_(slopes.direction)
 
 
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -180,14 +180,13 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
         return
     if getattr(root, "numel", None) is not None and root.numel() == 1 and call.value("grad_tensors") is None:
         slopes.loss = (slopes.loss or 0.0) + float(root.item())
-    if slopes.backwards == 0 and parameter is not None:
-        base = _gradient(parameter)
-        slopes.base = base.clone() if base is not None else None
+    base = _gradient(parameter) if parameter is not None else None
+    base = base.clone() if base is not None else None
     yield
     gradient = _gradient(parameter) if parameter is not None else None
     if gradient is not None:
-        gradient = gradient if slopes.base is None else gradient - slopes.base
-        slopes.product = float((gradient * slopes.direction).sum())
+        gradient = gradient if base is None else gradient - base
+        slopes.product = (slopes.product or 0.0) + float((gradient * slopes.direction).sum())
     _put_back(slopes)
     if slopes.backwards < _MAX_BACKWARDS:
         _keep(context, slopes)
@@ -196,7 +195,8 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
 
 def _put_back(slopes: Slopes) -> None:
     if slopes.kept is not None:
-        local(slopes.moved).copy_(slopes.kept)
+        with sys.modules["torch"]._C.DisableTorchFunction():  # as above
+            local(slopes.moved).copy_(slopes.kept)
         slopes.kept = None
 
 
@@ -259,7 +259,7 @@ def _before_step(context: RankContext, _: Any) -> None:
     context.note(noted)
     ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not trained
     slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
-    slopes.name, slopes.moved, slopes.direction, slopes.product, slopes.base = "", None, None, None, None
+    slopes.name, slopes.moved, slopes.direction, slopes.product = "", None, None, None
     slopes.added, slopes.choices = {}, 0
     if ends:
         slopes.is_over = True

@@ -320,3 +320,42 @@ def test_what_a_forward_pass_chooses_by_values_is_recorded(
     moved = [each for each in ranks.observed(1).of(LossSlope) if each.parameter]
     assert len(moved) == 2
     assert {each.choices != 0 for each in moved} == {chooses}
+
+
+IN_TWO_PARTS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(3, 1, bias=False)
+torch.nn.init.ones_(model.weight)
+for step in range(4):
+    total = torch.zeros(1, 3)
+    for part in (1.0, 3.0):
+        model(torch.full((2, 3), part * (step + 1))).sum().backward()
+        total += model.weight.grad  # as if it were reduced
+        model.weight.grad = None
+    with torch.no_grad():
+        model.weight -= 0.01 * total
+dist.destroy_process_group()
+"""
+
+
+def test_a_parameter_is_moved_in_all_passes_of_a_step_by_hand(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    """To move it and to put it back is no update, and each pass adds its part, although the script clears the gradient."""
+    seen = {}
+    for mode in ("record", "probe"):
+        ranks = cluster(IN_TWO_PARTS, nproc=2)
+        (ranks.folder / "observations").mkdir()
+        ranks.environment |= {"COMPOSESIM_RECORD": str(tmp_path / "record"), "COMPOSESIM_CHECK": mode}
+        assert set(ranks.start(1).exit_codes().values()) == {0}
+        seen[mode] = list(ranks.observed(1).of(LossSlope))
+
+    changes = [(moved.loss or 0.0) - (first.loss or 0.0) for first, moved in zip(*seen.values(), strict=True)]
+    assert [each.step for each in seen["probe"]] == [each.step for each in seen["record"]] == [0, 1, 2, 3]
+    assert [each.product for each in seen["probe"]] == [
+        None,
+        None,
+        *(pytest.approx(each, rel=1e-3) for each in changes[2:]),
+    ]
+    assert changes[:2] == [0.0, 0.0] != changes[2:]
