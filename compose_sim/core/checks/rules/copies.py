@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import isfinite, prod
+from math import isfinite
 
 from compose_sim.core.checks import (
     Case,
@@ -25,12 +25,12 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.drifting_copies import DriftingCopy, drifting_copy
 from compose_sim.core.checks.replica_diff import Difference, step_at
-from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers, parameter_names
-from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS, ROUNDING_COMBINATION
+from compose_sim.core.checks.sketches import Ranks, distance, norm, optimizers, parameter_names
+from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_COMBINATION
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
-from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
 from compose_sim.node.records.models import (
     DdpModel,
     EvaluatedModel,
@@ -45,16 +45,6 @@ from compose_sim.node.records.record import Place, Shape
 from compose_sim.node.records.replays import RecordedModels
 
 _MAX_METRIC = 8  # numbers: a metric
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftingCopy:
-    """Ranks that add up activations in every step began with equal values of this parameter, and end with different ones."""
-
-    ranks: Ranks
-    copy: SketchedTensor
-    part: SketchedTensor  # a parameter of which each rank had another value from the start
-    at: Place | None  # where the activations are added up
 
 
 @check(
@@ -118,75 +108,25 @@ def _first(by_rank: dict[int, ReplicatedTensor]) -> ReplicatedTensor:
 
 def _drifted(found: DriftingCopy) -> Result:
     size = shape_text(found.copy.shape)
+    parts = f"{ranks_text(found.ranks)} hold different parts of the model, such as parameter {found.part.name}, and add up activations"
+    if found.steady:
+        return failed(
+            f"{parts} in every step{where(found.at)}. Parameter {found.steady.name} gets the same gradient on all of them, but "
+            f"parameter {found.copy.name} ({size}), which began equal as well, drifts apart: each rank has only the gradient that "
+            "came through its own part",
+            fix="Add up over the ranks the gradient of the input of a layer that is divided by its outputs: an autograd.Function that "
+            "returns its input, with an all_reduce in `backward`. Or add up the gradients of the weights before that layer.",
+            at=found.at,
+            ranks=found.ranks,
+        )
     return failed(
-        f"{ranks_text(found.ranks)} hold different parts of the model, such as parameter {found.part.name}, and add up activations in "
-        f"every step{where(found.at)}, but parameter {found.copy.name} ({size}), which began equal on all of them, drifts apart: they "
-        "are fed different samples, or do not add up its gradient",
+        f"{parts} in every step{where(found.at)}, but parameter {found.copy.name} ({size}), which began equal on all of them, drifts "
+        "apart: they are fed different samples, or do not add up its gradient",
         fix="Feed all ranks of a tensor-parallel group the same samples: divide the data among the groups, not among their ranks. "
         "If ranks work on parts of a sequence, add up the gradients of what they all hold.",
         at=found.at,
         ranks=found.ranks,
     )
-
-
-def drifting_copy(observed: Observed) -> DriftingCopy | None:
-    """
-    Return a copy that drifts, if ranks hold different parts of some matrices, and no matrix that began equal stays equal.
-
-    Where some parts differ from the start, a matrix that is equal is no part, unless it is zero.
-    """
-    if observed.first(DdpModel):
-        return None
-    for optimizer in optimizers(observed):
-        if 1 not in optimizer.steps:
-            continue
-        for ranks, at in _adding_activations(observed, optimizer).items():
-            matrices = [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
-            begun = {
-                row: alike({rank: optimizer.steps[1][rank].before[row] or () for rank in ranks}) for row in matrices
-            }
-            parts = [row for row in matrices if len(begun[row]) == len(ranks)]
-            copies = [
-                row for row in matrices if len(begun[row]) == 1 and norm(optimizer.steps[1][ranks[0]].before[row] or ())
-            ]
-            if parts and copies and all(_drifts(optimizer, row, ranks) for row in copies):
-                return DriftingCopy(ranks=ranks, copy=optimizer.rows[copies[0]], part=optimizer.rows[parts[0]], at=at)
-    return None
-
-
-def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, Place | None]:
-    """Return the groups that all-reduce activations before and during the backward passes of each step, and where."""
-    shapes = {row.shape for row in optimizer.rows}
-    found: dict[Ranks, list[Collective]] = {}
-    for each in observed.ranks[min(optimizer.steps[1])].of(Collective):
-        is_large = any(prod(shape) > _MAX_METRIC and shape not in shapes for shape in each.shapes)
-        if each.op == "all_reduce" and "float" in str(each.dtype) and is_large and not each.by_fsdp:
-            found.setdefault(tuple(sorted(each.group)), []).append(each)
-    steps = list(optimizer.steps.values())
-    return {
-        ranks: reduced[0].at
-        for ranks, reduced in found.items()
-        if len(ranks) > 1
-        and len(steps) >= MIN_STEPS
-        and len(reduced) >= 2 * len(steps)
-        and all(_reduces_in_both(by_rank, ranks, len(optimizer.rows)) for by_rank in steps)
-    }
-
-
-def _reduces_in_both(steps: Mapping[int, SketchedStep], ranks: Ranks, count: int) -> bool:
-    """Return whether all these ranks made the step, with collectives in the forward and the backward pass."""
-    mine = [steps[rank] for rank in ranks if rank in steps]
-    return len(mine) == len(ranks) and all(
-        each.in_forward and each.in_backward and len(each.before) == len(each.after) == count for each in mine
-    )
-
-
-def _drifts(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:
-    """Return whether a parameter ends apart on these ranks, by more than rounding makes of how far it has moved."""
-    last = optimizer.steps[max(optimizer.steps)]
-    begun, *ends = (optimizer.steps[1][ranks[0]].before[row] or (), *(last[rank].after[row] or () for rank in ranks))
-    apart = max(distance(ends[0], each) for each in ends)
-    return apart > DRIFT * max(distance(begun, each) for each in ends)
 
 
 _MIN_EXCHANGES = 3  # exchanges of samples between experts

@@ -23,6 +23,7 @@ from compose_sim.core.checks import (
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.exchanges import added_weights, exchanges
 from compose_sim.core.checks.rules.slopes import lost_in_exchange
+from compose_sim.core.checks.rules.updates import reduced_early
 from compose_sim.core.checks.sketches import (
     ADAPTIVE,
     Optimizer,
@@ -68,9 +69,9 @@ _FIX_REPLACED = (
 )
 def gradient_mean(case: Case) -> Result:
     """Compare the gradients that were used with those that each rank computed before any reduction."""
-    crossed = crossed_micro_batches(case)
-    if crossed:
-        return crossed
+    misplaced = crossed_micro_batches(case) or reduced_early(case)
+    if misplaced:
+        return misplaced
     found = optimizers(case.observed)
     if not found:
         is_seen = case.observed.first(OptimizerStep) is not None

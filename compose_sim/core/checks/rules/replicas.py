@@ -188,7 +188,8 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if exchanges_parts(case.observed, began_equal=found.nth > 0):
         return f"{found} differs, but ranks exchange tensors in every step: {maybe_parts(found)}"
     if has_models:
-        return "" if found.nth else f"{found} is outside DistributedDataParallel, and differed from the start"
+        is_shared = found.nth or _shares_data(case)
+        return "" if is_shared else f"{found} is outside DistributedDataParallel, and differed from the start"
     if not all(rank.first(ProcessGroup) for rank in case.observed):
         return "there is no process group: each rank trains by itself"
     if found.nth == 0 and not _shares_data(case):

@@ -23,8 +23,8 @@ from compose_sim.core.checks import (
 )
 from compose_sim.core.checks.common_draws import Pair
 from compose_sim.core.checks.common_samples import compare_indices, overlap, read_twice
+from compose_sim.core.checks.drifting_copies import drifting_copy
 from compose_sim.core.checks.replica_diff import exchanges_parts
-from compose_sim.core.checks.rules.copies import drifting_copy
 from compose_sim.core.checks.rules.loaders import (
     Epoch,
     Loader,
@@ -93,7 +93,7 @@ def sampler_overlap(case: Case) -> Result:
     if not looked_at:
         return not_applicable("the samples cannot be told apart, or no two ranks load from the same loader")
     drifting = drifting_copy(case.observed)
-    if drifting:
+    if drifting and not drifting.steady:
         return not_applicable(
             f"{ranks_text(drifting.ranks)} hold parts of one model, so they must see the same samples"
         )

@@ -13,6 +13,7 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensors
 from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, PlainTensors
+from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
 from compose_sim.node.records.script import ScriptEnd
 
@@ -179,14 +180,18 @@ def skipped_alone(case: Case) -> Result | None:
     """Find ranks that hold parts of one model, and left out steps that others made between the same collectives."""
     ends = {rank.rank: end for rank in case.observed if (end := rank.last(ScriptEnd))}
     steps = {rank: end.steps for rank, end in ends.items()}
-    optimizers_of = {frozenset(each.optimizer for each in rank.of(OptimizerStep)) for rank in case.observed}
+    optimizers_of = {frozenset(each.optimizer for each in rank.of(OptimizerStep)) for rank in case.observed} - {
+        frozenset()
+    }
     exchanges_of = {end.synchronizations for end in ends.values()}
     is_together = len(exchanges_of) == len(optimizers_of) == 1 and len(ends) == case.observed.world_size
-    most, few = max(steps.values(), default=0), min(steps.values(), default=0)
+    most, few = max(steps.values(), default=0), min(filter(None, steps.values()), default=0)
     # A rank with another part in the training makes far fewer steps, of other parameters.
     is_like = few >= _ALMOST_ALL_STEPS * most or (
-        few > 0 and min(exchanges_of, default=0) >= most and _hold_alike_parts(case.observed)
+        all(steps.values()) and min(exchanges_of, default=0) >= most and _hold_alike_parts(case.observed)
     )
+    # One that makes none may still exchange a gradient and a part of the weights at each step of the others.
+    is_like = is_like and (all(steps.values()) or min(exchanges_of, default=0) >= 2 * most)
     if not is_together or few == most or not is_like or case.observed.first(DdpModel):
         return None
     counts = ", ".join(f"rank {rank} {steps[rank]}" for rank in sorted(steps))
@@ -208,3 +213,36 @@ def _hold_alike_parts(observed: Observed) -> bool:
     shapes = {tuple(tuple(row.shape for row in each.rows) for each in rank.of(SketchedTensors)) for rank in observed}
     places = {frozenset(each.at for each in rank.of(OptimizerStep)) for rank in observed}
     return len(shapes) == len(places) == 1 and () not in shapes
+
+
+def reduced_early(case: Case) -> Result | None:
+    """Find steps before which FSDP gathered weights for more passes, but reduced only the gradients of the first."""
+    for rank in case.observed:
+        steps, early = 0, list[OptimizerStep]()
+        ops: list[str] = []
+        for each in rank.of(Collective, OptimizerStep):
+            if isinstance(each, Collective):
+                ops += [each.op] if each.by_fsdp else []
+                continue
+            steps += each.backwards > 0  # it is known of sampled steps
+            if each.backwards > 1 and _reduces_only_first(ops):
+                early.append(each)
+            ops = []
+        if len(early) >= MIN_STEPS and 2 * len(early) > steps:
+            return failed(
+                f"before {len(early)} of {steps} steps rank {rank.rank} made several backward passes ({early[0].backwards} before step "
+                f"{early[0].nth}), and FSDP reduced gradients in the first and not in the last: what the later ones added is left for "
+                "the next step",
+                fix="Let FSDP reduce in the last backward pass before each step, and only there: "
+                "`model.set_requires_gradient_sync(is_last)`, or `with model.no_sync():` around all others.",
+                at=early[0].at,
+            )
+    return None
+
+
+def _reduces_only_first(ops: Sequence[str]) -> bool:
+    """Return whether gathers for a whole pass follow the last reduction of gradients."""
+    reduced = [place for place, op in enumerate(ops) if op.startswith("reduce_scatter")]
+    gathers = [place for place, op in enumerate(ops) if op.startswith("all_gather")]
+    before = sum(place < reduced[0] for place in gathers) if reduced else 0
+    return 0 < before <= sum(place > reduced[-1] for place in gathers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,3 +86,38 @@ def test_a_matrix_that_stays_equal_shows_that_samples_are_the_same() -> None:
         return [SketchedTensors(0, (*ROWS, SketchedTensor(None, "out.weight", (8, 3)))), *steps]
 
     assert replicated_tensors.judge(case({rank: with_another(rank) for rank in range(2)})).status == "not-applicable"
+
+
+@pytest.mark.parametrize(
+    ("own", "status"),
+    [
+        (lambda rank: (0.3, 0.1), "failed"),
+        (lambda rank: (0.3, 0.1 + rank), "not-applicable"),  # they add it up, and may have other samples
+        (lambda rank: (0.0, 0.0), "not-applicable"),  # it is not trained
+    ],
+)
+def test_a_copy_must_not_drift_beside_one_that_gets_the_same_gradient(
+    own: Callable[[int], tuple[float, float]], status: str
+) -> None:
+    """Activations are added up in forward passes only, as where a layer gets its input without an all_reduce in backward."""
+
+    def with_steady(rank: int) -> list[Record]:
+        table, *others = parallel(rank, reduced=1)
+        assert isinstance(table, SketchedTensors)
+        steps = [
+            replace(
+                each,
+                own=(None, (0.1, rank), own(rank)),
+                before=(*each.before, (3.0, each.nth)),
+                after=(*each.after, (3.0, each.nth + 1)),
+                in_backward=0,
+            )
+            if isinstance(each, SketchedStep)
+            else each
+            for each in others
+        ]
+        return [SketchedTensors(0, (*ROWS, SketchedTensor(None, "out.weight", (8, 3)))), *steps]
+
+    result = replicated_tensors.judge(case({rank: with_steady(rank) for rank in range(2)}))
+    assert result.status == status
+    assert (status != "failed") or all(name in result.detail for name in ("up.weight", "embed.weight", "out.weight"))

@@ -1,0 +1,102 @@
+"""Find weights that ranks of a tensor-parallel model hold alike, beside parts of others, and that drift apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, distance, norm, optimizers
+from compose_sim.core.checks.tolerances import DRIFT, MIN_STEPS
+from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.gradients import SketchedStep, SketchedTensor
+from compose_sim.node.records.models import DdpModel
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Place
+
+_MAX_METRIC = 8  # numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftingCopy:
+    """Ranks that add up activations in every step began with equal values of this parameter, and end with different ones."""
+
+    ranks: Ranks
+    copy: SketchedTensor
+    part: SketchedTensor  # a parameter of which each rank had another value from the start
+    steady: SketchedTensor | None  # one that began equal, and for which each rank computes the same gradient
+    at: Place | None  # where the activations are added up
+
+
+def drifting_copy(observed: Observed) -> DriftingCopy | None:
+    """
+    Return a copy that drifts, if ranks hold different parts of some matrices.
+
+    Where some parts differ from the start, a matrix that is equal is no part, unless it is zero. Either all copies drift, and
+    activations are added up in backward passes as well, or ranks compute the same gradient of others, and so have the same samples.
+    """
+    if observed.first(DdpModel):
+        return None
+    for optimizer in optimizers(observed):
+        for ranks, (count, at) in _adding_activations(observed, optimizer).items():
+            first = optimizer.steps[1]
+            matrices = [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
+            begun = {row: alike({rank: first[rank].before[row] or () for rank in ranks}) for row in matrices}
+            parts = [row for row in matrices if len(begun[row]) == len(ranks)]
+            copies = [row for row in matrices if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
+            drifting = [row for row in copies if _drifts(optimizer, row, ranks)]
+            steady = [row for row in copies if row not in drifting and _is_computed_alike(optimizer, row, ranks)]
+            in_both = count >= 2 * len(optimizer.steps) and _is_reduced_in_backward(optimizer, ranks)
+            if parts and drifting and (steady or (in_both and drifting == copies)):
+                rows = optimizer.rows
+                copy, part, other = rows[drifting[0]], rows[parts[0]], rows[steady[0]] if steady else None
+                return DriftingCopy(ranks=ranks, copy=copy, part=part, steady=other, at=at)
+    return None
+
+
+def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, tuple[int, Place | None]]:
+    """Return the groups that all-reduce activations in the forward pass of each step, how often, and where."""
+    steps = list(optimizer.steps.values())
+    if 1 not in optimizer.steps or len(steps) < MIN_STEPS:
+        return {}
+    shapes, found = {row.shape for row in optimizer.rows}, dict[Ranks, list[Collective]]()
+    for each in observed.ranks[min(optimizer.steps[1])].of(Collective):
+        is_large = any(prod(shape) > _MAX_METRIC and shape not in shapes for shape in each.shapes)
+        if each.op == "all_reduce" and "float" in str(each.dtype) and is_large and not each.by_fsdp:
+            found.setdefault(tuple(sorted(each.group)), []).append(each)
+    return {
+        ranks: (len(reduced), reduced[0].at)
+        for ranks, reduced in found.items()
+        if len(ranks) > 1
+        and len(reduced) >= len(steps)
+        and all(_reduces_in_forward(by_rank, ranks, len(optimizer.rows)) for by_rank in steps)
+    }
+
+
+def _reduces_in_forward(steps: Mapping[int, SketchedStep], ranks: Ranks, count: int) -> bool:
+    """Return whether all these ranks made the step, with collectives in the forward pass."""
+    mine = [steps[rank] for rank in ranks if rank in steps]
+    return len(mine) == len(ranks) and all(
+        each.in_forward and len(each.before) == len(each.after) == count for each in mine
+    )
+
+
+def _is_reduced_in_backward(optimizer: Optimizer, ranks: Ranks) -> bool:
+    return all(by_rank[rank].in_backward for by_rank in optimizer.steps.values() for rank in ranks)
+
+
+def _is_computed_alike(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:
+    """Return whether each rank by itself computes the same gradient of a parameter in each step."""
+    for by_rank in optimizer.steps.values():
+        own = {rank: by_rank[rank].own[row] or () for rank in ranks}
+        if not all(map(norm, own.values())) or len(alike(own)) > 1:
+            return False
+    return True
+
+
+def _drifts(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:
+    """Return whether a parameter ends apart on these ranks, by more than rounding makes of how far it has moved."""
+    last = optimizer.steps[max(optimizer.steps)]
+    begun, *ends = (optimizer.steps[1][ranks[0]].before[row] or (), *(last[rank].after[row] or () for rank in ranks))
+    apart = max(distance(ends[0], each) for each in ends)
+    return apart > DRIFT * max(distance(begun, each) for each in ends)
