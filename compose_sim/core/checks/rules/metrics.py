@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, sqrt
+from math import ceil
 
 from compose_sim.core.checks import (
     SEVERAL_RANKS,
@@ -24,8 +24,20 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
+from compose_sim.core.checks.reported_means import (
+    EVALUATION,
+    MIN_DIGITS,
+    MIN_EVALUATIONS,
+    NUMBER,
+    REDUCING_OPS,
+    MeanOfMeans,
+    is_printed,
+    means_of_means,
+    means_of_ranks,
+    reduced_after_evaluation,
+    reported_numbers,
+)
 from compose_sim.core.checks.rules.copies import RanksEvaluated, evaluations
-from compose_sim.core.checks.tolerances import WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
@@ -34,14 +46,9 @@ from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.record import Place, Record
 from compose_sim.node.records.script import ScriptEnd
 
-NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _METRIC = re.compile(
     r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
-    re.IGNORECASE,
-)
-_EVALUATION = re.compile(
-    r"val|test|eval|\bdev\b|acc|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|ppl|precision|recall|top-?\d|bleu|score",
     re.IGNORECASE,
 )
 # Whole words, also between underscores: "f1" is not a part of "bf16", nor is "map" one of "mapped".
@@ -53,16 +60,8 @@ _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
 
 
-_MIN_EVALUATIONS = 2
 # Relative differences: more than a few padded samples, or samples that are judged otherwise, make of a metric.
 _OTHER_MEAN, _OTHER_SHARE = 0.02, 0.002
-_MIN_DIGITS, _MIN_DIGITS_OF_ONE = 3, 4  # of printed numbers, and of a single one: fewer may be alike by chance
-_PRINTED_AS: tuple[Callable[[float], float], ...] = (
-    lambda mean: mean,
-    lambda mean: 100 * mean,
-    lambda mean: exp(min(mean, 100)),
-    lambda mean: sqrt(abs(mean)),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ def metric_local(case: Case) -> Result:
     found = next(means_of_means(observed, case.logs), None)
     if found:
         return _wrong_mean(found)
-    unlike = _unlike_one_rank(case)
-    if unlike:
+    if unlike := _unlike_one_rank(case) or _mean_of_ranks(case):
         return unlike
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
     speakers = [rank for rank, printed in lines.items() if printed]
@@ -176,7 +174,7 @@ def _exchanges(each: Record) -> bool:
 
 def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
     """Find metrics of an evaluation of which each rank did a part, with nothing exchanged afterwards."""
-    of_evaluation = [line for line in printed if _EVALUATION.search(line.text)]
+    of_evaluation = [line for line in printed if EVALUATION.search(line.text)]
     rank = observed.ranks[printed[0].rank]
     if not of_evaluation:
         return None
@@ -205,11 +203,11 @@ def _own_evaluation(observed: Observed, printed: Sequence[MetricLine]) -> Result
 
 def _own_inputs(observed: Observed, printed: Sequence[MetricLine]) -> Result | None:
     """Find metrics of evaluations without a loader, in each of which ranks gave the model other inputs and then exchanged nothing."""
-    line = next((each for each in printed if _EVALUATION.search(each.text)), None)
+    line = next((each for each in printed if EVALUATION.search(each.text)), None)
     rank = observed.ranks[printed[0].rank]
     found = [each for each in evaluations(observed) if _is_divided(each, observed.world_size)]
     is_rare = 2 * len(found) <= sum(1 for _ in rank.of(OptimizerStep))  # no rollouts, and no teacher
-    if line is None or len(found) < _MIN_EVALUATIONS or not is_rare:
+    if line is None or len(found) < MIN_EVALUATIONS or not is_rare:
         return None
     own, of_others = [each.by_rank[rank.rank] for each in found], _written(observed, rank)
     if any(_exchanges_after(rank, each.index, of_others) for each in own):
@@ -312,90 +310,6 @@ def _is_sharded(observed: Observed, loader: LoaderInfo | None) -> bool:
     return len(seen) == observed.world_size
 
 
-_OPS = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanOfMeans:
-    """Each rank's own mean, the number of its samples, and where they were reduced."""
-
-    means: Mapping[int, float]
-    samples: Mapping[int, int]
-    at: Place | None
-    are_shares: bool
-
-    @property
-    def mean(self) -> float:
-        """The mean of the means."""
-        return sum(self.means.values()) / len(self.means)
-
-    @property
-    def weighted(self) -> float:
-        """The mean over all samples."""
-        return sum(self.means[rank] * count for rank, count in self.samples.items()) / sum(self.samples.values())
-
-
-def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Iterator[MeanOfMeans]:
-    """
-    Yield the reductions of means of unequally many samples.
-
-    A number is a mean if the ranks reduce it by one, if it is from 0 to 1 and a whole number of the rank's own samples on each of them,
-    or if after every evaluation a rank prints the sum divided by the number of ranks.
-
-    An evaluation is left out if ranks then exchange anything but a few such numbers before the next step. One that is whole on
-    all ranks may be the count by which they weigh the others.
-    """
-    by_rank = {rank.rank: _reduced_after_evaluation(rank) for rank in observed}
-    maybe: dict[
-        tuple[Place | None, int], list[MeanOfMeans]
-    ] = {}  # by place in the script, and of the number in the tensor
-    for together in zip(*by_rank.values(), strict=False):
-        samples = {exchanged[0].rank: count for exchanged, count in together}
-        numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
-        are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
-        places = [(number, place) for number in numbers for place in range(min(len(each.values) for each in number))]
-        has_counts = any(all(_is_whole(each.values[place]) for each in number) for number, place in places)
-        if not are_equally_many or has_counts or len(set(samples.values())) == 1:
-            continue
-        for number, place in places:
-            found = _mean_of_means(number, place, samples)
-            is_averaged = number[0].reduce == "AVG" and len(number[0].values) == 1  # several may be a small tensor
-            if found and (found.are_shares or is_averaged):
-                yield found
-            elif found:
-                maybe.setdefault((found.at, place), []).append(found)
-    printed = _printed(logs)
-    for of_place in maybe.values():
-        digits = _MIN_DIGITS if len(of_place) >= _MIN_EVALUATIONS else _MIN_DIGITS_OF_ONE
-        if all(any(_is_printed(each.mean, each.weighted, text, digits) for text in printed) for each in of_place):
-            yield of_place[0]
-
-
-def _mean_of_means(reduced: Sequence[Collective], place: int, samples: Mapping[int, int]) -> MeanOfMeans | None:
-    means = {each.rank: each.values[place] for each in reduced}
-    hits = [means[rank] * samples[rank] for rank in means]
-    are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(_is_whole, hits))
-    is_one = len({each.at for each in reduced}) == 1 and set(means) == set(reduced[0].group)
-    return MeanOfMeans(means=means, samples=samples, at=reduced[0].at, are_shares=are_shares) if is_one else None
-
-
-def _printed(logs: Mapping[int, Sequence[str]], name: re.Pattern[str] = _EVALUATION) -> list[str]:
-    """Return the numbers in lines that report an evaluation, or a metric with such a name."""
-    found = (line for lines in logs.values() for line in lines if name.search(line))
-    return [text for line in found for text in NUMBER.findall(line)]
-
-
-def _is_printed(of_means: float, right: float, text: str, digits: int) -> bool:
-    """Return whether this is the mean of means, or a percentage, perplexity or root of it, in so many digits, and not right."""
-    if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < digits:
-        return False
-    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
-    for change in _PRINTED_AS:
-        if abs(float(text) - change(of_means)) <= 1.01 * half and abs(float(text) - change(right)) > 2 * half:
-            return True
-    return False
-
-
 def _unlike_one_rank(case: Case) -> Result | None:
     """
     Find printed means of the ranks' own numbers that one rank with the same weights does not get from all samples.
@@ -407,7 +321,7 @@ def _unlike_one_rank(case: Case) -> Result | None:
         return None
     alone = _by_moment(next(iter(case.single)))
     ranks = [_by_moment(rank) for rank in case.observed]
-    evaluated = {id(each) for rank in case.observed for few, _ in _reduced_after_evaluation(rank) for each in few}
+    evaluated = {id(each) for rank in case.observed for few, _ in reduced_after_evaluation(rank) for each in few}
     of_line: dict[tuple[Place | None, int], list[tuple[float, float, float]]] = {}
     for moment, one in alone.items():
         numbers = [rank[moment] for rank in ranks if moment in rank]
@@ -418,16 +332,16 @@ def _unlike_one_rank(case: Case) -> Result | None:
             total = sum(each.values[place] for each in numbers)
             apart = min(abs(each - right) / max(abs(each), abs(right), 1e-12) for each in (total, total / len(ranks)))
             of_line.setdefault((numbers[0].at, place), []).append((total / len(ranks), right, apart))
-    kinds = [(_NO_MEAN, _OTHER_SHARE), *([] if _has_short_batches(case.observed) else [(_EVALUATION, _OTHER_MEAN)])]
+    kinds = [(_NO_MEAN, _OTHER_SHARE), *([] if _has_short_batches(case.observed) else [(EVALUATION, _OTHER_MEAN)])]
     for name, least in kinds:
-        printed = _printed(case.logs, name)
+        printed = reported_numbers(case.logs, name)
         for (at, _), found in of_line.items():
             unlike = [
                 (mean, right)
                 for mean, right, apart in found
-                if apart > least and any(_is_printed(mean, right, text, _MIN_DIGITS) for text in printed)
+                if apart > least and any(is_printed(mean, right, text, MIN_DIGITS) for text in printed)
             ]
-            if len(unlike) >= max(_MIN_EVALUATIONS, len(found) // 2 + 1):
+            if len(unlike) >= max(MIN_EVALUATIONS, len(found) // 2 + 1):
                 return warned(
                     f"the mean of the ranks' own numbers ({unlike[0][0]:.4g}) is reported for {len(unlike)} of {len(found)} "
                     f"evaluations, but one rank with the same weights and all samples gets {unlike[0][1]:.4g}. F1, AUC "
@@ -436,6 +350,20 @@ def _unlike_one_rank(case: Case) -> Result | None:
                     at=at,
                 )
     return None
+
+
+def _mean_of_ranks(case: Case) -> Result | None:
+    found = next(means_of_ranks(case.observed, case.logs), None)
+    if found is None:
+        return None
+    numbers = ", ".join(f"rank {rank}: {number:.4g}" for rank, number in sorted(found.means.items()))
+    return warned(
+        f"what is reported is the mean ({found.mean:.4g}) of numbers that each rank computed from its own samples ({numbers}). An AUC, "
+        "an F1, a correlation or an R² of all samples is not the mean of those of their parts",
+        fix="Gather predictions and labels of all ranks, and compute it once from these, or add up the counts that it is made of.",
+        at=found.at,
+        ranks=sorted(found.means),
+    )
 
 
 def _has_short_batches(observed: Observed) -> bool:
@@ -453,34 +381,7 @@ def _by_moment(rank: RankObserved) -> dict[tuple[int, Place, int], Collective]:
         if isinstance(each, OptimizerStep):
             steps += 1
             seen.clear()
-        elif each.at and each.values and each.op in _OPS and each.reduce in (None, "SUM", "AVG"):
+        elif each.at and each.values and each.op in REDUCING_OPS and each.reduce in (None, "SUM", "AVG"):
             found[steps, each.at, seen[each.at]] = each
             seen[each.at] += 1
-    return found
-
-
-def _is_whole(value: float) -> bool:
-    return abs(value - round(value)) < WHOLE_NUMBER
-
-
-def _reduced_after_evaluation(rank: RankObserved) -> list[tuple[Sequence[Collective], int]]:
-    """Return the few numbers that the rank exchanged after each evaluation, with the number of samples it evaluated."""
-    found: list[tuple[Sequence[Collective], int]] = []
-    exchanged: list[Collective] = []
-    samples = 0
-
-    def close() -> None:
-        if samples and exchanged and all(each.values and each.op in _OPS for each in exchanged):
-            found.append((tuple(exchanged), samples))
-        exchanged.clear()
-
-    for each in rank.of(Collective, EpochProgress, OptimizerStep):
-        if isinstance(each, Collective):
-            exchanged += [each] if each.op != "barrier" else []
-            continue
-        if isinstance(each, EpochProgress) and each.phase != "exhausted":
-            continue
-        close()
-        samples = each.drawn if isinstance(each, EpochProgress) and not each.trained else 0
-    close()
     return found

@@ -12,7 +12,8 @@ from compose_sim.core.checks import Result
 from compose_sim.core.checks.rules.gradients import gradient_mean
 from compose_sim.node.records.data import Join
 from compose_sim.node.records.gradients import DetachedInLoss, SketchedStep, SketchedTensor, SketchedTensors
-from compose_sim.node.records.models import LossValue
+from compose_sim.node.records.models import LossValue, OptimizerStep
+from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import at, case
 from tests.core.checks.rules.replicas import AT, all_reduce, step
@@ -375,3 +376,28 @@ def test_two_heads_that_are_crossed_fail_although_the_rest_is_reduced() -> None:
 
     assert result.status == "failed"
     assert "the gradient of 1 of group 0 on rank 0 was reduced with that of 2 of group 0 on rank 1" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("passes", "backwards", "status"),
+    [
+        ("ggr gg gg", 3, "failed"),
+        ("gg gg ggr", 3, "not-applicable"),
+        ("ggr ggr ggr", 3, "not-applicable"),
+        ("ggr g", 2, "not-applicable"),  # it looks at some weights
+        ("ggr gg", 1, "not-applicable"),  # it evaluates
+    ],
+)
+def test_fsdp_reduces_in_the_last_backward_pass_of_a_step(passes: str, backwards: int, status: str) -> None:
+    ops = {"g": "all_gather_into_tensor", "r": "reduce_scatter_tensor"}
+
+    def sharded(_: int) -> list[Record]:
+        found: list[Record] = []
+        for nth in range(1, 5):
+            found += [Collective(ops[each], (0, 1), by_fsdp=True) for each in passes if each in ops]
+            found.append(OptimizerStep(nth, 0, nth, AT, backwards=backwards))
+        return found
+
+    result = gradient_mean.judge(case({rank: sharded(rank) for rank in range(2)}))
+
+    assert (result.status, at(result)) == (status, AT if status == "failed" else None)

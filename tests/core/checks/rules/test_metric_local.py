@@ -172,7 +172,7 @@ def test_a_printed_mean_of_means_over_unequal_counts_warns(lines: tuple[str, ...
         ((2.5, 3.5), "loss {:.4f}", 8, PASSED),
         ((2.5, 3.5), "val loss {:.4f}", 9, PASSED),  # the means of batches, one of which is short
         ((2.5, 3.5), "val perplexity {:.4f}", 9, WARNED),  # no mean, whatever the batches
-        ((2.5, 3.5), "macro_f1 {:.4f}", 9, WARNED),
+        ((2.5, 3.5), "macro_recall {:.4f}", 9, WARNED),
         ((2.5, 3.5), "val loss {:.4f} bf16", 9, PASSED),  # no F1 score
         ((2.5, 3.5), "val score {:.1f}", 8, PASSED),  # too few digits
     ],
@@ -198,3 +198,31 @@ def test_a_printed_mean_that_one_rank_does_not_get_warns(
     assert (result.status, at(result)) == (status, ("/work/t.py", 7) if status == WARNED else None)
     apart = Observed(ranks={0: observe(0, [replayed_step(0, difference=0.5), *evaluated(alone)])})
     assert metric_local.judge(replace(found, single=apart)).status == PASSED  # other weights
+
+
+@pytest.mark.parametrize(
+    ("line", "apart", "count", "status"),
+    [
+        ("held out AUC {:.4f}", 0.05, 2, WARNED),
+        ("loss 0.4312 macro_f1={:.1%}", 0.05, 2, WARNED),
+        ("held out AUC {:.4f}", 0.05, 1, PASSED),  # by chance
+        ("held out AUC {:.4f}", 0.0, 2, PASSED),  # each rank has that of all samples
+        ("recall@10 {:.4f}", 0.05, 2, PASSED),  # a mean over users
+        ("loss {:.4f} AUC 0.7312", 0.05, 2, PASSED),  # another number
+        ("score: gauc {:.4f}", 0.05, 2, PASSED),  # a mean over groups
+    ],
+)
+def test_the_mean_of_what_is_no_mean_over_samples_warns(line: str, apart: float, count: int, status: str) -> None:
+    means = (0.71345, 0.75123)[:count]
+
+    def records(rank: int) -> list[Record]:
+        found: list[Record] = []
+        for nth, mean in enumerate(means):
+            found.append(EpochProgress(1, nth, "exhausted", drawn=8))
+            found.append(collective("all_reduce", values=(mean + apart * (rank - 1.5),), at=("/work/t.py", 7)))
+            found.append(step(nth + 1))
+        return [*found, ScriptEnd()]
+
+    result = metric_local.judge(two_nodes(records, logs={0: tuple(line.format(each) for each in means)}))
+
+    assert (result.status, at(result)) == (status, ("/work/t.py", 7) if status == WARNED else None)

@@ -11,7 +11,7 @@ import pytest
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Result
 from compose_sim.core.checks.rules.replicas import params_in_sync
 from compose_sim.core.checks.rules.wrapping import divided_apart
-from compose_sim.node.records.data import Join
+from compose_sim.node.records.data import Join, LoaderInfo
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.models import (
     BY_HAND,
@@ -289,6 +289,23 @@ def test_the_first_step_with_different_learning_rates_is_named() -> None:
     assert "scheduler" in result.fix
 
 
+@pytest.mark.parametrize(("samplers", "status"), [(("DistributedSampler",), FAILED), ((), NOT_APPLICABLE)])
+def test_a_criterion_outside_of_the_wrapper_that_differs_from_the_start(samplers: tuple[str, ...], status: str) -> None:
+    """If ranks divide one data set, none has a task of its own."""
+
+    def member(rank: int) -> Records:
+        rows = TensorRow("parameter", 0, "weight", (4, 2)), TensorRow("parameter", None, "centers", (3, 2))
+        notes: Records = [ddp(), LoaderInfo(0, "Faces", samplers=samplers), TensorTable(0, 0, rows)]
+        for nth in range(3):
+            notes += [forward(), state(nth, f"w{nth}", f"c{nth}{rank}"), step(nth + 1)]
+        return notes
+
+    result = params_in_sync.judge(case({rank: member(rank) for rank in range(2)}))
+
+    assert result.status == status
+    assert "centers" in result.detail
+
+
 def test_optimizer_state_that_differs_because_the_parameter_does_is_no_cause() -> None:
     def member(rank: int) -> Records:
         rows = (
@@ -405,20 +422,26 @@ def test_updates_are_not_replaced_by_the_weights_of_a_rank_without_them(
         ((20, 10), (60, 60), (4, 4), "warned"),  # each by the overflow of its shard
         ((20, 10), (60, 60), (4, 5), "not-applicable"),  # ranks have different parts in the training
         ((20, 18), (60, 54), (4, 4), "not-applicable"),  # a rank also exchanged less
+        ((20, 18, 0), (60, 60, 60), (4, 4, 4), "warned"),  # one skips all of its steps
+        ((20, 18, 0), (30, 30, 30), (4, 4, 4), "not-applicable"),  # it may only give the samples
+        ((20, 20, 0), (60, 60, 60), (4, 4, 4), "not-applicable"),  # a server
     ],
 )
 def test_ranks_with_parts_skip_a_step_together(
-    steps: tuple[int, int], exchanges: tuple[int, int], sizes: tuple[int, int], status: str
+    steps: tuple[int, ...], exchanges: tuple[int, ...], sizes: tuple[int, ...], status: str
 ) -> None:
     def rank(number: int) -> list[Record]:
+        if not steps[number]:
+            return [ScriptEnd(None, 0, exchanges[number])]
         hashed = [TensorHashes(0, nth, 0, (f"{nth} of {number}",)) for nth in range(3)]
         passes = [each for nth in range(3) for each in (hashed[nth], all_reduce(40, 2), step(nth + 1))]
         tensors = SketchedTensors(0, (SketchedTensor(None, "part", (sizes[number],)),))
         return [table("part", model=None), tensors, *passes, ScriptEnd(None, steps[number], exchanges[number])]
 
-    result = params_in_sync.judge(case({number: rank(number) for number in range(2)}))
+    result = params_in_sync.judge(case({number: rank(number) for number in range(len(steps))}))
 
-    assert (result.status, result.ranks) == (status, (1,) if status == "warned" else ())
+    skipping = tuple(number for number, count in enumerate(steps) if count < 20)
+    assert (result.status, result.ranks) == (status, skipping if status == "warned" else ())
 
 
 @pytest.mark.parametrize(

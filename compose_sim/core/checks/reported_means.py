@@ -1,0 +1,181 @@
+"""Find numbers that ranks reduce after they evaluated a model, and that are not means over all samples as reported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+
+from compose_sim.core.checks.tolerances import WHOLE_NUMBER
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import EpochProgress
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Place
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
+EVALUATION = re.compile(
+    r"val|test|eval|\bdev\b|acc|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|ppl|precision|recall|top-?\d|bleu|score",
+    re.IGNORECASE,
+)
+# An AUC, an F1 or a correlation of some samples: unlike accuracy or recall@k, it is no mean over them. Names are whole words.
+_NO_MEAN = re.compile(r"(?<![a-z\d])(f1|auc|auroc|roc[-_ ]auc|kappa|mcc|r2)(?![a-z\d])", re.IGNORECASE)
+_APART = 0.002  # relative
+MIN_EVALUATIONS = 2
+MIN_DIGITS, _MIN_DIGITS_OF_ONE = 3, 4  # of printed numbers, and of a single one: fewer may be alike by chance
+_PRINTED_AS: tuple[Callable[[float], float], ...] = (
+    lambda mean: mean,
+    lambda mean: 100 * mean,
+    lambda mean: exp(min(mean, 100)),
+    lambda mean: sqrt(abs(mean)),
+)
+
+
+REDUCING_OPS = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanOfMeans:
+    """Each rank's own mean, the number of its samples, and where they were reduced."""
+
+    means: Mapping[int, float]
+    samples: Mapping[int, int]
+    at: Place | None
+    are_shares: bool
+
+    @property
+    def mean(self) -> float:
+        """The mean of the means."""
+        return sum(self.means.values()) / len(self.means)
+
+    @property
+    def weighted(self) -> float:
+        """The mean over all samples."""
+        return sum(self.means[rank] * count for rank, count in self.samples.items()) / sum(self.samples.values())
+
+
+def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Iterator[MeanOfMeans]:
+    """
+    Yield the reductions of means of unequally many samples.
+
+    A number is a mean if the ranks reduce it by one, if it is from 0 to 1 and a whole number of the rank's own samples on each of them,
+    or if after every evaluation a rank prints the sum divided by the number of ranks.
+
+    An evaluation is left out if ranks then exchange anything but a few such numbers before the next step. One that is whole on
+    all ranks may be the count by which they weigh the others.
+    """
+    by_rank = {rank.rank: reduced_after_evaluation(rank) for rank in observed}
+    maybe: dict[
+        tuple[Place | None, int], list[MeanOfMeans]
+    ] = {}  # by place in the script, and of the number in the tensor
+    for together in zip(*by_rank.values(), strict=False):
+        samples = {exchanged[0].rank: count for exchanged, count in together}
+        numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
+        are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
+        places = [(number, place) for number in numbers for place in range(min(len(each.values) for each in number))]
+        has_counts = any(all(is_whole(each.values[place]) for each in number) for number, place in places)
+        if not are_equally_many or has_counts or len(set(samples.values())) == 1:
+            continue
+        for number, place in places:
+            found = _mean_of_means(number, place, samples)
+            is_averaged = number[0].reduce == "AVG" and len(number[0].values) == 1  # several may be a small tensor
+            if found and (found.are_shares or is_averaged):
+                yield found
+            elif found:
+                maybe.setdefault((found.at, place), []).append(found)
+    printed = reported_numbers(logs)
+    for of_place in maybe.values():
+        digits = MIN_DIGITS if len(of_place) >= MIN_EVALUATIONS else _MIN_DIGITS_OF_ONE
+        if all(any(is_printed(each.mean, each.weighted, text, digits) for text in printed) for each in of_place):
+            yield of_place[0]
+
+
+def _mean_of_means(reduced: Sequence[Collective], place: int, samples: Mapping[int, int]) -> MeanOfMeans | None:
+    means = {each.rank: each.values[place] for each in reduced}
+    hits = [means[rank] * samples[rank] for rank in means]
+    are_shares = all(0 <= each <= 1 for each in means.values()) and all(map(is_whole, hits))
+    is_one = len({each.at for each in reduced}) == 1 and set(means) == set(reduced[0].group)
+    return MeanOfMeans(means=means, samples=samples, at=reduced[0].at, are_shares=are_shares) if is_one else None
+
+
+def means_of_ranks(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Iterator[MeanOfMeans]:
+    """
+    Yield the means of ranks' own numbers that are reported, under a name of which no mean over parts of the samples is the whole.
+
+    The numbers of some evaluations must be clearly apart, and each of their means must be printed behind the name.
+    """
+    printed = [text for lines in logs.values() for line in lines for text in _named(line)]
+    of_line: dict[tuple[Place | None, int], list[MeanOfMeans]] = {}
+    for together in zip(*(reduced_after_evaluation(rank) for rank in observed), strict=False):
+        samples = {exchanged[0].rank: count for exchanged, count in together}
+        for number in zip(*(exchanged for exchanged, _ in together), strict=False):
+            for place in range(min(len(each.values) for each in number)):
+                if found := _mean_of_means(number, place, samples):
+                    of_line.setdefault((found.at, place), []).append(found)
+    for means in of_line.values():
+        widest = max(means, key=lambda each: max(each.means.values()) - min(each.means.values()))
+        is_apart = max(widest.means.values()) - min(widest.means.values()) > _APART * abs(widest.mean)
+        is_reported = all(any(_is(each.mean, text) for text in printed) for each in means)
+        if len(means) >= MIN_EVALUATIONS and is_apart and is_reported:
+            yield widest
+
+
+def _named(line: str) -> Iterator[str]:
+    """Yield the numbers of a line that stand behind such a name."""
+    end = 0
+    for each in NUMBER.finditer(line):
+        if _NO_MEAN.search(line[end : each.start()]):
+            yield each.group()
+        end = each.end()
+
+
+def _is(value: float, text: str) -> bool:
+    """Return whether this is the value, or a percentage of it, in at least a few digits."""
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+    digits = len(text.lstrip("-+0.").replace(".", ""))
+    return digits >= MIN_DIGITS and any(abs(float(text) - times * value) <= 1.01 * half for times in (1, 100))
+
+
+def reported_numbers(logs: Mapping[int, Sequence[str]], name: re.Pattern[str] = EVALUATION) -> list[str]:
+    """Return the numbers in lines that report an evaluation, or a metric with such a name."""
+    found = (line for lines in logs.values() for line in lines if name.search(line))
+    return [text for line in found for text in NUMBER.findall(line)]
+
+
+def is_printed(of_means: float, right: float, text: str, digits: int) -> bool:
+    """Return whether this is the mean of means, or a percentage, perplexity or root of it, in so many digits, and not right."""
+    if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < digits:
+        return False
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+    for change in _PRINTED_AS:
+        if abs(float(text) - change(of_means)) <= 1.01 * half and abs(float(text) - change(right)) > 2 * half:
+            return True
+    return False
+
+
+def is_whole(value: float) -> bool:
+    return abs(value - round(value)) < WHOLE_NUMBER
+
+
+def reduced_after_evaluation(rank: RankObserved) -> list[tuple[Sequence[Collective], int]]:
+    """Return the few numbers that the rank exchanged after each evaluation, with the number of samples it evaluated."""
+    found: list[tuple[Sequence[Collective], int]] = []
+    exchanged: list[Collective] = []
+    samples = 0
+
+    def close() -> None:
+        if samples and exchanged and all(each.values and each.op in REDUCING_OPS for each in exchanged):
+            found.append((tuple(exchanged), samples))
+        exchanged.clear()
+
+    for each in rank.of(Collective, EpochProgress, OptimizerStep):
+        if isinstance(each, Collective):
+            exchanged += [each] if each.op != "barrier" else []
+            continue
+        if isinstance(each, EpochProgress) and each.phase != "exhausted":
+            continue
+        close()
+        samples = each.drawn if isinstance(each, EpochProgress) and not each.trained else 0
+    close()
+    return found

@@ -1,0 +1,34 @@
+"""FSDP reduces gradients in the last pass of each step."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+PASSES = 4
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3)), nn.Linear(16, 2))
+    for block in model[:3]:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    draws = torch.Generator().manual_seed(20 + dist.get_rank())
+    for step in range(8):
+        for turn in range(PASSES):
+            model.set_requires_gradient_sync(turn == PASSES - 1)
+            inputs = torch.randn(8, 16, generator=draws)
+            loss = nn.functional.mse_loss(model(inputs), inputs[:, :2].sin())
+            (loss / PASSES).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            print(f"step {step} loss {loss.item():.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
