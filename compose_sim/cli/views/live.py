@@ -66,7 +66,9 @@ class PlainListener:
 
     def waiting(self, what: str) -> None:
         """Say it if it takes long."""
-        if not self._waiting.what:
+        if not self._waiting.what:  # a run begins: `check` starts a second one if the first fails with emulated GPUs
+            self._waiting.end()
+            self._waiting = Waiting()
             self._waiting.tell(say)
         self._waiting.what = what
 

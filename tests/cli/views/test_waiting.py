@@ -8,7 +8,9 @@ from threading import Event
 import pytest
 
 from compose_sim.cli.views import waiting
+from compose_sim.cli.views.live import PlainListener
 from compose_sim.cli.views.waiting import Waiting
+from tests.builders import a_plan
 
 
 class Clock(Event):
@@ -61,3 +63,23 @@ def test_nothing_is_told_after_the_end() -> None:
     start.end()
 
     assert told(start) == []
+
+
+def test_a_second_run_is_waited_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` starts one without GPUs if the first fails with emulated ones: both have one listener."""
+    begun, tell = list[Waiting](), Waiting.tell
+    monkeypatch.setattr(Waiting, "tell", lambda waiting, _: begun.append(waiting))
+    listener = PlainListener(a_plan(nodes=2))
+    listener.waiting("the engine")
+    listener.waiting("the engine to create 2 nodes")
+    begun[0].what = ""  # the first run has printed something
+
+    listener.waiting("the engine")
+    listener.close()
+
+    said: Queue[str] = Queue()
+    for each in begun:
+        each.what = "anything"
+        tell(each, said.put).join(60)
+    assert len(begun) == 2
+    assert said.empty()
