@@ -32,8 +32,9 @@ def drifting_copy(observed: Observed) -> DriftingCopy | None:
     """
     Return a copy that drifts, if ranks hold different parts of some matrices.
 
-    Where some parts differ from the start, a matrix that is equal is no part, unless it is zero. Either all copies drift, and
-    activations are added up in backward passes as well, or ranks compute the same gradient of others, and so have the same samples.
+    Where some parts differ from the start, a matrix that is equal is no part, unless it begins with a constant. Either all copies
+    drift, and activations are added up in backward passes as well. Or nothing is added up there, ranks compute the same gradient of
+    some copies, and so have the same samples, and those that drift come before all parts.
     """
     if observed.first(DdpModel):
         return None
@@ -46,8 +47,10 @@ def drifting_copy(observed: Observed) -> DriftingCopy | None:
             copies = [row for row in matrices if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
             drifting = [row for row in copies if _drifts(optimizer, row, ranks)]
             steady = [row for row in copies if row not in drifting and _is_computed_alike(optimizer, row, ranks)]
-            in_both = count >= 2 * len(optimizer.steps) and _is_reduced_in_backward(optimizer, ranks)
-            if parts and drifting and (steady or (in_both and drifting == copies)):
+            in_backward = {step.in_backward > 0 for by_rank in optimizer.steps.values() for step in by_rank.values()}
+            in_both = count >= 2 * len(optimizer.steps) and in_backward == {True}
+            is_before = in_backward == {False} and max(drifting, default=0) < min(parts, default=0)
+            if parts and drifting and ((steady and is_before) or (in_both and drifting == copies)):
                 rows = optimizer.rows
                 copy, part, other = rows[drifting[0]], rows[parts[0]], rows[steady[0]] if steady else None
                 return DriftingCopy(ranks=ranks, copy=copy, part=part, steady=other, at=at)
@@ -79,10 +82,6 @@ def _reduces_in_forward(steps: Mapping[int, SketchedStep], ranks: Ranks, count: 
     return len(mine) == len(ranks) and all(
         each.in_forward and len(each.before) == len(each.after) == count for each in mine
     )
-
-
-def _is_reduced_in_backward(optimizer: Optimizer, ranks: Ranks) -> bool:
-    return all(by_rank[rank].in_backward for by_rank in optimizer.steps.values() for rank in ranks)
 
 
 def _is_computed_alike(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:

@@ -19,8 +19,12 @@ EVALUATION = re.compile(
     r"val|test|eval|\bdev\b|acc|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|ppl|precision|recall|top-?\d|bleu|score",
     re.IGNORECASE,
 )
-# An AUC, an F1 or a correlation of some samples: unlike accuracy or recall@k, it is no mean over them. Names are whole words.
-_NO_MEAN = re.compile(r"(?<![a-z\d])(f1|auc|auroc|roc[-_ ]auc|kappa|mcc|r2)(?![a-z\d])", re.IGNORECASE)
+# An AUC or a correlation of some samples, directly before its number: unlike accuracy or recall@k, it is no mean over them. Nor is a
+# macro F1, but that of answers to questions is.
+_NO_MEAN = re.compile(
+    r"(?<![a-z\d])((macro|micro|weighted)[-_ ]f1|auc|auroc|kappa|mcc|r2)( score)?\W{1,3}$", re.IGNORECASE
+)
+_IS_MEAN = re.compile(r"mean|avg|average|\bper\b|\bover\b|user|fold", re.IGNORECASE)
 _APART = 0.002  # relative
 MIN_EVALUATIONS = 2
 MIN_DIGITS, _MIN_DIGITS_OF_ONE = 3, 4  # of printed numbers, and of a single one: fewer may be alike by chance
@@ -122,9 +126,9 @@ def means_of_ranks(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Ite
 
 
 def _named(line: str) -> Iterator[str]:
-    """Yield the numbers of a line that stand behind such a name."""
+    """Yield the numbers of a line that stand behind such a name, unless it calls them means."""
     end = 0
-    for each in NUMBER.finditer(line):
+    for each in NUMBER.finditer(line) if not _IS_MEAN.search(line) else ():
         if _NO_MEAN.search(line[end : each.start()]):
             yield each.group()
         end = each.end()

@@ -112,11 +112,21 @@ def _lost_result(observed: Observed) -> Result | None:
 
 def _reduced_again(observed: Observed) -> Result | None:
     """Find accumulated counts that are reduced in place again and again."""
-    times = Counter((each.at, each.rank) for each in observed.of(ReducedAgain) if each.at)
-    found = [(at, count) for (at, _), count in times.items() if count >= MIN_STEPS]
-    if not found:
+    times: dict[Place, Counter[int]] = {}  # by rank
+    for each in observed.of(ReducedAgain):
+        if each.at:
+            times.setdefault(each.at, Counter())[each.rank] += 1
+    issuing = Counter((each.at, each.rank) for each in observed.of(Collective))
+    # One rank may keep the total while the others begin from zero again.
+    of_all = (
+        at
+        for at, by_rank in times.items()
+        if all(by_rank[rank] >= MIN_STEPS or not issuing[at, rank] for rank in observed.ranks)
+    )
+    at = next(of_all, None)
+    if at is None:
         return None
-    at, count = max(found, key=lambda each: each[1])
+    count = max(times[at].values())
     return failed(
         f"all_reduce{where(at)} is given counts that hold its last result, {count} times on a rank: what was added up over the "
         "ranks before is added again for each rank",

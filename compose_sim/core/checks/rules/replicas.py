@@ -41,12 +41,19 @@ from compose_sim.core.checks.rules.exchanges import (
     overwritten,
     undone,
 )
-from compose_sim.core.checks.rules.updates import other_attributes, other_constants, parted, skipped_alone
+from compose_sim.core.checks.rules.updates import (
+    begun_outside,
+    is_outside,
+    other_attributes,
+    other_constants,
+    parted,
+    shares_data,
+    skipped_alone,
+)
 from compose_sim.core.checks.rules.wrapping import UNFINISHED, divided_apart, never_stepped, unlike_gradients
 from compose_sim.core.checks.sketches import Optimizer, Ranks, alike, holds_copies, joined, optimizers
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
-from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, SteppedModel, UnusedParameters
 from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait
 
@@ -99,6 +106,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
     reasons: list[str] = []
     kept: Difference | None = None  # by each rank, while others are averaged
     after_join: Difference | None = None
+    outside: Difference | None = None  # of DistributedDataParallel
     for comparison in comparisons:
         for found in _without_consequences(comparison.excused):
             if _train_together(case, found):
@@ -114,12 +122,14 @@ def _compared(case: Case, copy: Result | None) -> Result:
                 kept = kept or found
             elif not reason:
                 return _failed(case, found, has_models)
+            outside = outside or (found if is_outside(case, found, has_models) else None)
             reasons.append(reason)
     problem = (
         left_out(case)
         or overwritten(case)
         or (_kept_apart(case, kept) if kept else None)
         or (joined_apart(case, after_join) if after_join else None)
+        or (begun_outside(case, outside) if outside else None)
         or copy
         or other_constants(case)
         or other_attributes(case)
@@ -188,11 +198,10 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
     if exchanges_parts(case.observed, began_equal=found.nth > 0):
         return f"{found} differs, but ranks exchange tensors in every step: {maybe_parts(found)}"
     if has_models:
-        is_shared = found.nth or _shares_data(case)
-        return "" if is_shared else f"{found} is outside DistributedDataParallel, and differed from the start"
+        return "" if found.nth else f"{found} is outside DistributedDataParallel, and differed from the start"
     if not all(rank.first(ProcessGroup) for rank in case.observed):
         return "there is no process group: each rank trains by itself"
-    if found.nth == 0 and not _shares_data(case):
+    if found.nth == 0 and not shares_data(case):
         return "each rank trains its own model, which differed from the start"
     if found.nth == 0 and found.kind == "parameter" and _reduced_beside(case, found):
         return f"{found} differed from the start, and its gradient is not reduced, unlike those of others"
@@ -222,12 +231,6 @@ def _step_counts(case: Case, found: Difference) -> dict[int, int]:
     return {
         rank.rank: sum(each.optimizer == found.optimizer for each in rank.of(OptimizerStep)) for rank in case.observed
     }
-
-
-def _shares_data(case: Case) -> bool:
-    """Return whether the data set is divided between ranks."""
-    samplers = (name for each in case.observed.of(LoaderInfo) for name in each.samplers)
-    return any("DistributedSampler" in name for name in samplers)
 
 
 def _failed(case: Case, found: Difference, has_models: bool) -> Result:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned
 from compose_sim.core.checks.repeated_steps import noise, step_place
-from compose_sim.core.checks.replica_diff import compare, exchanges_parts
+from compose_sim.core.checks.replica_diff import Difference, compare, exchanges_parts, step_at
 from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
-from compose_sim.core.events.observations import Observed
+from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
+from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensors
 from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, PlainTensors
 from compose_sim.node.records.process_groups import Collective
@@ -194,7 +195,9 @@ def skipped_alone(case: Case) -> Result | None:
     is_like = is_like and (all(steps.values()) or min(exchanges_of, default=0) >= 2 * most)
     if not is_together or few == most or not is_like or case.observed.first(DdpModel):
         return None
-    counts = ", ".join(f"rank {rank} {steps[rank]}" for rank in sorted(steps))
+    if any(map(_steps_in_a_row, case.observed)):
+        return None
+    counts = ", ".join(f"rank {rank}: {steps[rank]}" for rank in sorted(steps))
     ranks = [rank for rank in sorted(steps) if steps[rank] < most]
     return warned(
         f"{ranks_text(ranks)} left out optimizer steps that others made between the same collectives ({counts}): as if each decides "
@@ -203,6 +206,21 @@ def skipped_alone(case: Case) -> Result | None:
         at=step_place(case),
         ranks=ranks,
     )
+
+
+def _steps_in_a_row(rank: RankObserved) -> bool:
+    """Return whether the rank makes several steps between two exchanges, as a client of federated learning does."""
+    waiting: set[int] = set()  # optimizers that have stepped since the last exchange
+    is_again = False
+    for each in rank.of(Collective, OptimizerStep):
+        if isinstance(each, OptimizerStep):
+            is_again |= each.optimizer in waiting
+            waiting.add(each.optimizer)
+        elif is_again:
+            return True
+        else:
+            waiting.clear()
+    return False  # later exchanges may not be recorded
 
 
 def _hold_alike_parts(observed: Observed) -> bool:
@@ -215,19 +233,48 @@ def _hold_alike_parts(observed: Observed) -> bool:
     return len(shapes) == len(places) == 1 and () not in shapes
 
 
+def shares_data(case: Case) -> bool:
+    """Return whether the data set is divided between ranks."""
+    samplers = (name for each in case.observed.of(LoaderInfo) for name in each.samplers)
+    return any("DistributedSampler" in name for name in samplers)
+
+
+def is_outside(case: Case, found: Difference, has_models: bool) -> bool:
+    """Return whether ranks that divide one data set by DistributedDataParallel have other values of a parameter from the start."""
+    exchanged = [
+        sum(not each.by_fsdp and any(len(shape) > 1 for shape in each.shapes) for each in rank.of(Collective))
+        for rank in case.observed
+    ]
+    is_parted = max(exchanged) >= max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
+    is_own = has_models and found.model is None and found.kind == "parameter" and found.nth == 0
+    return is_own and shares_data(case) and not is_parted
+
+
+def begun_outside(case: Case, found: Difference) -> Result:
+    """Warn of such a parameter."""
+    step = step_at(case.observed, found)
+    return warned(
+        f"{found} is outside DistributedDataParallel, and {found.who} from the start, in training with samples of one data set",
+        fix="Make it part of the module that DistributedDataParallel wraps, or wrap it separately: then all ranks begin with the same "
+        "values and reduce its gradient. If each rank is meant to have its own, such as codes of its samples: `--skip params-in-sync`.",
+        at=step.at if step else None,
+        ranks=[rank for ranks in found.agreeing for rank in ranks],
+    )
+
+
 def reduced_early(case: Case) -> Result | None:
     """Find steps before which FSDP gathered weights for more passes, but reduced only the gradients of the first."""
     for rank in case.observed:
         steps, early = 0, list[OptimizerStep]()
-        ops: list[str] = []
+        issued: list[Collective] = []
         for each in rank.of(Collective, OptimizerStep):
             if isinstance(each, Collective):
-                ops += [each.op] if each.by_fsdp else []
+                issued += [each] if each.by_fsdp else []
                 continue
             steps += each.backwards > 0  # it is known of sampled steps
-            if each.backwards > 1 and _reduces_only_first(ops):
+            if each.backwards > 1 and _reduces_only_first(issued, passes=each.backwards):
                 early.append(each)
-            ops = []
+            issued = []
         if len(early) >= MIN_STEPS and 2 * len(early) > steps:
             return failed(
                 f"before {len(early)} of {steps} steps rank {rank.rank} made several backward passes ({early[0].backwards} before step "
@@ -240,9 +287,11 @@ def reduced_early(case: Case) -> Result | None:
     return None
 
 
-def _reduces_only_first(ops: Sequence[str]) -> bool:
-    """Return whether gathers for a whole pass follow the last reduction of gradients."""
-    reduced = [place for place, op in enumerate(ops) if op.startswith("reduce_scatter")]
-    gathers = [place for place, op in enumerate(ops) if op.startswith("all_gather")]
-    before = sum(place < reduced[0] for place in gathers) if reduced else 0
-    return 0 < before <= sum(place > reduced[-1] for place in gathers)
+def _reduces_only_first(issued: Sequence[Collective], *, passes: int) -> bool:
+    """Return whether weights of the same model are gathered in all further backward passes, where the last reduction was issued."""
+    reduced = [place for place, each in enumerate(issued) if each.op.startswith("reduce_scatter")]
+    gathers = [(place, each) for place, each in enumerate(issued) if each.op.startswith("all_gather")]
+    before = [each.shapes for place, each in gathers if reduced and place < reduced[0]]
+    # A teacher, or an average of the weights, may be gathered for a forward pass, at another line.
+    after = [each for place, each in gathers if before and place > reduced[-1] and each.shapes in before]
+    return len(after) >= passes - 1 <= sum(each.at == issued[reduced[-1]].at for each in after) if after else False

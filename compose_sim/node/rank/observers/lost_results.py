@@ -20,7 +20,8 @@ from ..torch_hooks.points import OWN, TorchCall
 
 _WATCHED, _FREED = "lost_results.watched", "lost_results.freed"
 _MAX_NOTED = 50
-_OWN_USES = 2  # of its memory: by the tensor, and by the object that names the memory
+_OWN_USES = 2  # of its memory: by the tensor, and by the object that stands for the memory
+_OWN_REFERENCES = 2  # to that object: by a variable and by an argument
 
 
 def watch(context: RankContext, call: TorchCall) -> None:
@@ -55,7 +56,8 @@ def _is_shared(tensor: Any) -> bool:
     """Return whether anything but this tensor has its memory."""
     torch: Any = sys.modules["torch"]
     storage = tensor.untyped_storage()
-    return not storage.resizable() or torch._C._storage_Use_Count(storage._cdata) > _OWN_USES
+    is_named = sys.getrefcount(storage) > _OWN_REFERENCES
+    return is_named or not storage.resizable() or torch._C._storage_Use_Count(storage._cdata) > _OWN_USES
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

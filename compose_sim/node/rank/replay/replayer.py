@@ -175,6 +175,8 @@ class Replayer:
         ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
         shapes = [one.shape == other.shape for one, other in zip(held, recorded["after"])]
         self._layouts, kept = [], None
+        if all(shapes) and self.alone is None and self._are_apart():
+            self.end("ranks began with different values of parameters that have the same shape at world size 1")
         if not all(shapes):
             self._layouts = self._put_together(held, ours, recorded)
             kept = None if self._layouts else self._replicated(held)
@@ -244,6 +246,11 @@ class Replayer:
             self._note(compared, recorded, precision, of_update=True)
         if not self._parts(self._step + 1):
             self.end(_ALL_PARTS)
+
+    def _are_apart(self) -> bool:
+        """Return whether ranks began with different parameters: one rank may have a part of their model, and no more of it alone."""
+        held = [rank.steps[0].get("held") or () for rank in self.record if rank.steps] if not self._step else []
+        return any(len(set(each)) > 1 for each in zip(*held))
 
     def _replicated(self, parameters: list[Any]) -> list[bool] | None:
         """Return which parameters all ranks held before the first step, if all together held the others; else None."""

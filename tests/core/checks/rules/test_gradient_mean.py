@@ -381,20 +381,24 @@ def test_two_heads_that_are_crossed_fail_although_the_rest_is_reduced() -> None:
 @pytest.mark.parametrize(
     ("passes", "backwards", "status"),
     [
-        ("ggr gg gg", 3, "failed"),
-        ("gg gg ggr", 3, "not-applicable"),
-        ("ggr ggr ggr", 3, "not-applicable"),
-        ("ggr g", 2, "not-applicable"),  # it looks at some weights
-        ("ggr gg", 1, "not-applicable"),  # it evaluates
+        ("fbr fb fb", 3, "failed"),
+        ("fb fb fbr", 3, "not-applicable"),
+        ("fbr fbr fbr", 3, "not-applicable"),
+        ("fbr fb", 1, "not-applicable"),  # it is another optimizer's pass
+        ("fbr ff", 2, "not-applicable"),  # it evaluates
+        ("fbr tttt", 2, "not-applicable"),  # another model does
     ],
 )
 def test_fsdp_reduces_in_the_last_backward_pass_of_a_step(passes: str, backwards: int, status: str) -> None:
-    ops = {"g": "all_gather_into_tensor", "r": "reduce_scatter_tensor"}
+    """Weights are gathered forward and backward; another model has others."""
 
     def sharded(_: int) -> list[Record]:
         found: list[Record] = []
         for nth in range(1, 5):
-            found += [Collective(ops[each], (0, 1), by_fsdp=True) for each in passes if each in ops]
+            for each in passes.replace(" ", ""):
+                op = "reduce_scatter_tensor" if each == "r" else "all_gather_into_tensor"
+                line, size = (9 if each in "br" else 8), (6 if each == "t" else 4)
+                found.append(Collective(op, (0, 1), shapes=((size,),), by_fsdp=True, at=("/work/train.py", line)))
             found.append(OptimizerStep(nth, 0, nth, AT, backwards=backwards))
         return found
 

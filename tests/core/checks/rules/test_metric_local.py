@@ -205,6 +205,9 @@ def test_a_printed_mean_that_one_rank_does_not_get_warns(
     [
         ("held out AUC {:.4f}", 0.05, 2, WARNED),
         ("loss 0.4312 macro_f1={:.1%}", 0.05, 2, WARNED),
+        ("val F1 {:.4f}", 0.05, 2, PASSED),  # a mean over questions
+        ("mean AUC of 2 folds: {:.4f}", 0.05, 2, PASSED),
+        ("[r2] val loss {:.4f}", 0.05, 2, PASSED),  # the name of a rank
         ("held out AUC {:.4f}", 0.05, 1, PASSED),  # by chance
         ("held out AUC {:.4f}", 0.0, 2, PASSED),  # each rank has that of all samples
         ("recall@10 {:.4f}", 0.05, 2, PASSED),  # a mean over users

@@ -289,15 +289,24 @@ def test_the_first_step_with_different_learning_rates_is_named() -> None:
     assert "scheduler" in result.fix
 
 
-@pytest.mark.parametrize(("samplers", "status"), [(("DistributedSampler",), FAILED), ((), NOT_APPLICABLE)])
-def test_a_criterion_outside_of_the_wrapper_that_differs_from_the_start(samplers: tuple[str, ...], status: str) -> None:
-    """If ranks divide one data set, none has a task of its own."""
+@pytest.mark.parametrize(
+    ("samplers", "shape", "status"),
+    [
+        (("DistributedSampler",), (), WARNED),
+        ((), (), NOT_APPLICABLE),  # each rank may have a task of its own
+        (("DistributedSampler",), (8, 4), NOT_APPLICABLE),  # each rank may have the centers of some classes
+    ],
+)
+def test_a_criterion_outside_of_the_wrapper_that_differs_from_the_start(
+    samplers: tuple[str, ...], shape: tuple[int, ...], status: str
+) -> None:
 
     def member(rank: int) -> Records:
         rows = TensorRow("parameter", 0, "weight", (4, 2)), TensorRow("parameter", None, "centers", (3, 2))
         notes: Records = [ddp(), LoaderInfo(0, "Faces", samplers=samplers), TensorTable(0, 0, rows)]
         for nth in range(3):
-            notes += [forward(), state(nth, f"w{nth}", f"c{nth}{rank}"), step(nth + 1)]
+            exchanged = [all_reduce(*shape, op="all_gather")] if shape else []
+            notes += [forward(), *exchanged, state(nth, f"w{nth}", f"c{nth}{rank}"), step(nth + 1)]
         return notes
 
     result = params_in_sync.judge(case({rank: member(rank) for rank in range(2)}))
@@ -425,16 +434,23 @@ def test_updates_are_not_replaced_by_the_weights_of_a_rank_without_them(
         ((20, 18, 0), (60, 60, 60), (4, 4, 4), "warned"),  # one skips all of its steps
         ((20, 18, 0), (30, 30, 30), (4, 4, 4), "not-applicable"),  # it may only give the samples
         ((20, 20, 0), (60, 60, 60), (4, 4, 4), "not-applicable"),  # a server
+        (
+            (20, 18, -1),
+            (60, 60, 60),
+            (4, 4, 4),
+            "not-applicable",
+        ),  # a server of clients that make several steps in a row
     ],
 )
 def test_ranks_with_parts_skip_a_step_together(
     steps: tuple[int, ...], exchanges: tuple[int, ...], sizes: tuple[int, ...], status: str
 ) -> None:
     def rank(number: int) -> list[Record]:
-        if not steps[number]:
+        if steps[number] <= 0:
             return [ScriptEnd(None, 0, exchanges[number])]
         hashed = [TensorHashes(0, nth, 0, (f"{nth} of {number}",)) for nth in range(3)]
         passes = [each for nth in range(3) for each in (hashed[nth], all_reduce(40, 2), step(nth + 1))]
+        passes += [step(4), step(5), all_reduce(40, 2)] if -1 in steps else []
         tensors = SketchedTensors(0, (SketchedTensor(None, "part", (sizes[number],)),))
         return [table("part", model=None), tensors, *passes, ScriptEnd(None, steps[number], exchanges[number])]
 

@@ -89,34 +89,37 @@ def test_a_matrix_that_stays_equal_shows_that_samples_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "status"),
+    ("own", "first", "in_backward", "status"),
     [
-        (lambda rank: (0.3, 0.1), "failed"),
-        (lambda rank: (0.3, 0.1 + rank), "not-applicable"),  # they add it up, and may have other samples
-        (lambda rank: (0.0, 0.0), "not-applicable"),  # it is not trained
+        (lambda rank: (0.3, 0.1), True, 0, "failed"),
+        (lambda rank: (0.3, 0.1 + rank), True, 0, "not-applicable"),  # they add it up, and may have other samples
+        (lambda rank: (0.0, 0.0), True, 0, "not-applicable"),  # it is not trained
+        (lambda rank: (0.3, 0.1), False, 0, "not-applicable"),  # a part that begins with a constant
+        (lambda rank: (0.3, 0.1), True, 1, "not-applicable"),  # as above, before a layer that is divided
     ],
 )
 def test_a_copy_must_not_drift_beside_one_that_gets_the_same_gradient(
-    own: Callable[[int], tuple[float, float]], status: str
+    own: Callable[[int], tuple[float, float]], first: bool, in_backward: int, status: str
 ) -> None:
     """Activations are added up in forward passes only, as where a layer gets its input without an all_reduce in backward."""
 
     def with_steady(rank: int) -> list[Record]:
-        table, *others = parallel(rank, reduced=1)
+        order = slice(None, None, -1 if first else 1)  # of the part and the copy that drifts
+        table, *others = parallel(rank, reduced=1 + in_backward)
         assert isinstance(table, SketchedTensors)
         steps = [
             replace(
                 each,
-                own=(None, (0.1, rank), own(rank)),
-                before=(*each.before, (3.0, each.nth)),
-                after=(*each.after, (3.0, each.nth + 1)),
-                in_backward=0,
+                own=(None, None, own(rank)),
+                before=(*each.before[order], (3.0, each.nth)),
+                after=(*each.after[order], (3.0, each.nth + 1)),
+                in_backward=in_backward,
             )
             if isinstance(each, SketchedStep)
             else each
             for each in others
         ]
-        return [SketchedTensors(0, (*ROWS, SketchedTensor(None, "out.weight", (8, 3)))), *steps]
+        return [SketchedTensors(0, (*ROWS[order], SketchedTensor(None, "out.weight", (8, 3)))), *steps]
 
     result = replicated_tensors.judge(case({rank: with_steady(rank) for rank in range(2)}))
     assert result.status == status
