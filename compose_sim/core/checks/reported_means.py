@@ -34,8 +34,6 @@ _PRINTED_AS: tuple[Callable[[float], float], ...] = (
     lambda mean: exp(min(mean, 100)),
     lambda mean: sqrt(abs(mean)),
 )
-
-
 REDUCING_OPS = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
 
 

@@ -112,12 +112,14 @@ def _raised_before(state: ClusterState, first: Failure) -> Failure | None:
     A rank closes its connections while it exits, which may take longer than the others need to fail and to be noticed.
     """
     # Other failures get their time when they are noticed. That of a rank whose peer has closed the connections is later in any case.
-    if first.kind not in ("exception", GAP) and not _ABORTED.search(first.message):
+    aborted = first.kind not in ("exception", GAP)
+    if aborted and not _ABORTED.search(first.message):
         return None
-    raised = [rank.exception for rank in state.ranks.values() if rank.exception and rank.exception.t < first.t]
-    raised = [
-        each for each in raised if not (is_consequence(each.message) or (state.elastic and is_excused(state, each)))
-    ]
+    raised = [each for rank in state.ranks.values() if (each := rank.exception) and each.t < first.t]
+    # With its traceback: it may follow from an abort that took long to be noticed.
+    texts = [f"{each.message}\n{each.traceback}" if aborted else each.message for each in raised]
+    raised = [each for each, text in zip(raised, texts, strict=True) if not is_consequence(text)]
+    raised = [each for each in raised if not (state.elastic and is_excused(state, each))]
     return min(raised, key=lambda failure: failure.t, default=None)
 
 

@@ -73,11 +73,18 @@ def test_an_exception_is_the_cause_although_the_rank_is_stopped(message: str, en
     assert (cause.rank, cause.kind, cause.message) == (2, "exception", "ValueError: bad batch")
 
 
-@pytest.mark.parametrize(("signal", "cause_is"), [(6, (2, "exception")), (11, (0, "signal"))])
-def test_an_exception_comes_before_the_abort_of_a_peer(signal: int, cause_is: tuple[int, str]) -> None:
+@pytest.mark.parametrize(
+    ("signal", "traceback", "cause_is"),
+    [
+        (6, "ValueError: bad batch", (2, "exception")),
+        (6, "RuntimeError: Connection closed by peer\nValueError: bad batch", (0, "signal")),
+        (11, "ValueError: bad batch", (0, "signal")),
+    ],
+)
+def test_an_exception_comes_before_the_abort_of_a_peer(signal: int, traceback: str, cause_is: tuple[int, str]) -> None:
     """Paddle and NCCL abort the peers of a rank that closes its connections, before it has exited; they do not crash otherwise."""
     events = started() + [
-        an_event("exception", 5.00, rank=2, type="ValueError", message="bad batch"),
+        an_event("exception", 5.00, rank=2, type="ValueError", message="bad batch", traceback=traceback),
         an_event("rank-exited", 5.4, rank=0, signal=signal),
         an_event("rank-exited", 5.5, rank=2, stopped=True, exit_code=1),
         *ended({0: 128 + signal, 1: 143, 2: 143}),

@@ -359,7 +359,7 @@ def _mean_of_ranks(case: Case) -> Result | None:
     numbers = ", ".join(f"rank {rank}: {number:.4g}" for rank, number in sorted(found.means.items()))
     return warned(
         f"what is reported is the mean ({found.mean:.4g}) of numbers that each rank computed from its own samples ({numbers}). An AUC, "
-        "an F1, a correlation or an R² of all samples is not the mean of those of their parts",
+        "a macro F1, a correlation or an R² of all samples is not the mean of those of their parts",
         fix="Gather predictions and labels of all ranks, and compute it once from these, or add up the counts that it is made of.",
         at=found.at,
         ranks=sorted(found.means),
