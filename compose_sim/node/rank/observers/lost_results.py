@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import sys
 import weakref
+from operator import gt
 from types import FrameType
 from typing import Any
 
 from ...records.process_groups import LostResult
-from ...records.record import Place
 from ...shared.frames import is_ours, is_user_code
 from ..context import RankContext, place_in
 from ..torch_hooks.points import OWN, TorchCall
 
 _WATCHED, _FREED = "lost_results.watched", "lost_results.freed"
 _MAX_NOTED = 50
-_OWN_USES = 2  # of its memory: by the tensor, and by the object that stands for the memory
-_OWN_REFERENCES = 2  # to that object: by a variable and by an argument
 
 
 def watch(context: RankContext, call: TorchCall) -> None:
@@ -45,19 +43,22 @@ def watch(context: RankContext, call: TorchCall) -> None:
 
 def settle(context: RankContext) -> None:
     """Note the results that were lost."""
-    freed: list[Place | None] = context.memory.pop(_FREED, [])
-    for at in freed:
+    for at in context.memory.pop(_FREED, []):
         count = context.memory[f"{_FREED}.count"] = context.memory.get(f"{_FREED}.count", 0) + 1
         if count <= _MAX_NOTED:
             context.note(LostResult(at))
 
 
 def _is_shared(tensor: Any) -> bool:
-    """Return whether anything but this tensor has its memory."""
-    torch: Any = sys.modules["torch"]
+    """Return whether anything but this tensor has its memory, such as a view, an array or a name of the storage."""
+    fresh = sys.modules["torch"].empty(1)
+    return not tensor.untyped_storage().resizable() or any(map(gt, _uses(tensor), _uses(fresh)))
+
+
+def _uses(tensor: Any) -> tuple[int, int]:
+    """Return how often the storage of a tensor is used, by Python objects and by tensors."""
     storage = tensor.untyped_storage()
-    is_named = sys.getrefcount(storage) > _OWN_REFERENCES
-    return is_named or not storage.resizable() or torch._C._storage_Use_Count(storage._cdata) > _OWN_USES
+    return sys.getrefcount(storage), sys.modules["torch"]._C._storage_Use_Count(storage._cdata)
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

@@ -125,6 +125,7 @@ model = DistributedDataParallel(nn.Linear(4, 1))
 half = model.module.weight.detach().clone()
 
 array = half.numpy().copy()
+storage = torch.UntypedStorage(16)
 
 def mean(tensor):
     dist.all_reduce(tensor)
@@ -141,6 +142,7 @@ for _ in range(20):  # a thread of gloo may hold a tensor for a moment longer, a
     dist.all_reduce(half.view(-1))
     dist.all_reduce(half.detach())
     dist.all_reduce(torch.from_numpy(array))
+    dist.all_reduce(torch.empty(0).set_(storage))
     norm()
     dist.all_reduce(half)
     named = half / 2
