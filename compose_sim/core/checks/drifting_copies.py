@@ -47,7 +47,7 @@ def drifting_copy(observed: Observed) -> DriftingCopy | None:
             copies = [row for row in matrices if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
             drifting = [row for row in copies if _drifts(optimizer, row, ranks)]
             steady = [row for row in copies if row not in drifting and _is_computed_alike(optimizer, row, ranks)]
-            in_backward = {step.in_backward > 0 for by_rank in optimizer.steps.values() for step in by_rank.values()}
+            in_backward = {by_rank[rank].in_backward > 0 for by_rank in optimizer.steps.values() for rank in ranks}
             in_both = count >= 2 * len(optimizer.steps) and in_backward == {True}
             is_before = in_backward == {False} and max(drifting, default=0) < min(parts, default=0)
             if parts and drifting and ((steady and is_before) or (in_both and drifting == copies)):
@@ -78,19 +78,16 @@ def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks,
 
 def _reduces_in_forward(steps: Mapping[int, SketchedStep], ranks: Ranks, count: int) -> bool:
     """Return whether all these ranks made the step, with collectives in the forward pass."""
-    mine = [steps[rank] for rank in ranks if rank in steps]
-    return len(mine) == len(ranks) and all(
-        each.in_forward and len(each.before) == len(each.after) == count for each in mine
+    own = [steps[rank] for rank in ranks if rank in steps]
+    return len(own) == len(ranks) and all(
+        each.in_forward and len(each.before) == len(each.after) == count for each in own
     )
 
 
 def _is_computed_alike(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:
     """Return whether each rank by itself computes the same gradient of a parameter in each step."""
-    for by_rank in optimizer.steps.values():
-        own = {rank: by_rank[rank].own[row] or () for rank in ranks}
-        if not all(map(norm, own.values())) or len(alike(own)) > 1:
-            return False
-    return True
+    owns = [{rank: by_rank[rank].own[row] or () for rank in ranks} for by_rank in optimizer.steps.values()]
+    return all(all(map(norm, own.values())) and len(alike(own)) == 1 for own in owns)
 
 
 def _drifts(optimizer: Optimizer, row: int, ranks: Ranks) -> bool:

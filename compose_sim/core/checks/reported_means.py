@@ -21,7 +21,7 @@ EVALUATION = re.compile(
 )
 # An AUC or a correlation of some samples, directly before its number: unlike accuracy or recall@k, it is no mean over them. Nor is a
 # macro F1, but that of answers to questions is.
-_NO_MEAN = re.compile(
+_UNLIKE_A_MEAN = re.compile(
     r"(?<![a-z\d])((macro|micro|weighted)[-_ ]f1|auc|auroc|kappa|mcc|r2)( score)?\W{1,3}$", re.IGNORECASE
 )
 _IS_MEAN = re.compile(r"mean|avg|average|\bper\b|\bover\b|user|fold", re.IGNORECASE)
@@ -34,6 +34,7 @@ _PRINTED_AS: tuple[Callable[[float], float], ...] = (
     lambda mean: exp(min(mean, 100)),
     lambda mean: sqrt(abs(mean)),
 )
+_Number = tuple[tuple[Collective, ...], int]  # what all ranks exchanged, and a place in these tensors
 REDUCING_OPS = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor")
 
 
@@ -67,17 +68,11 @@ def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Ite
     An evaluation is left out if ranks then exchange anything but a few such numbers before the next step. One that is whole on
     all ranks may be the count by which they weigh the others.
     """
-    by_rank = {rank.rank: reduced_after_evaluation(rank) for rank in observed}
-    maybe: dict[
-        tuple[Place | None, int], list[MeanOfMeans]
-    ] = {}  # by place in the script, and of the number in the tensor
-    for together in zip(*by_rank.values(), strict=False):
-        samples = {exchanged[0].rank: count for exchanged, count in together}
-        numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
-        are_equally_many = all(len(exchanged) == len(numbers) for exchanged, _ in together)
-        places = [(number, place) for number in numbers for place in range(min(len(each.values) for each in number))]
+    # By place in the script, and of the number in the tensor
+    maybe: dict[tuple[Place | None, int], list[MeanOfMeans]] = {}
+    for places, samples in _exchanged_together(observed):
         has_counts = any(all(is_whole(each.values[place]) for each in number) for number, place in places)
-        if not are_equally_many or has_counts or len(set(samples.values())) == 1:
+        if has_counts or len(set(samples.values())) == 1:
             continue
         for number, place in places:
             found = _mean_of_means(number, place, samples)
@@ -91,6 +86,15 @@ def means_of_means(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Ite
         digits = MIN_DIGITS if len(of_place) >= MIN_EVALUATIONS else _MIN_DIGITS_OF_ONE
         if all(any(is_printed(each.mean, each.weighted, text, digits) for text in printed) for each in of_place):
             yield of_place[0]
+
+
+def _exchanged_together(observed: Observed) -> Iterator[tuple[list[_Number], dict[int, int]]]:
+    """Yield what all ranks exchanged after an evaluation, with each place in a tensor, and how many samples each rank evaluated."""
+    for together in zip(*map(reduced_after_evaluation, observed), strict=False):
+        numbers = list(zip(*(exchanged for exchanged, _ in together), strict=False))
+        if all(len(exchanged) == len(numbers) for exchanged, _ in together):
+            places = [(each, place) for each in numbers for place in range(min(len(one.values) for one in each))]
+            yield places, {exchanged[0].rank: count for exchanged, count in together}
 
 
 def _mean_of_means(reduced: Sequence[Collective], place: int, samples: Mapping[int, int]) -> MeanOfMeans | None:
@@ -109,16 +113,16 @@ def means_of_ranks(observed: Observed, logs: Mapping[int, Sequence[str]]) -> Ite
     """
     printed = [text for lines in logs.values() for line in lines for text in _named(line)]
     of_line: dict[tuple[Place | None, int], list[MeanOfMeans]] = {}
-    for together in zip(*(reduced_after_evaluation(rank) for rank in observed), strict=False):
-        samples = {exchanged[0].rank: count for exchanged, count in together}
-        for number in zip(*(exchanged for exchanged, _ in together), strict=False):
-            for place in range(min(len(each.values) for each in number)):
-                if found := _mean_of_means(number, place, samples):
-                    of_line.setdefault((found.at, place), []).append(found)
+    for places, samples in _exchanged_together(observed):
+        for number, place in places:
+            if found := _mean_of_means(number, place, samples):
+                of_line.setdefault((found.at, place), []).append(found)
     for means in of_line.values():
         widest = max(means, key=lambda each: max(each.means.values()) - min(each.means.values()))
         is_apart = max(widest.means.values()) - min(widest.means.values()) > _APART * abs(widest.mean)
-        is_reported = all(any(_is(each.mean, text) for text in printed) for each in means)
+        is_reported = all(
+            any(_shows(text, times * each.mean, MIN_DIGITS) for text in printed for times in (1, 100)) for each in means
+        )
         if len(means) >= MIN_EVALUATIONS and is_apart and is_reported:
             yield widest
 
@@ -127,16 +131,9 @@ def _named(line: str) -> Iterator[str]:
     """Yield the numbers of a line that stand behind such a name, unless it calls them means."""
     end = 0
     for each in NUMBER.finditer(line) if not _IS_MEAN.search(line) else ():
-        if _NO_MEAN.search(line[end : each.start()]):
+        if _UNLIKE_A_MEAN.search(line[end : each.start()]):
             yield each.group()
         end = each.end()
-
-
-def _is(value: float, text: str) -> bool:
-    """Return whether this is the value, or a percentage of it, in at least a few digits."""
-    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
-    digits = len(text.lstrip("-+0.").replace(".", ""))
-    return digits >= MIN_DIGITS and any(abs(float(text) - times * value) <= 1.01 * half for times in (1, 100))
 
 
 def reported_numbers(logs: Mapping[int, Sequence[str]], name: re.Pattern[str] = EVALUATION) -> list[str]:
@@ -147,13 +144,17 @@ def reported_numbers(logs: Mapping[int, Sequence[str]], name: re.Pattern[str] = 
 
 def is_printed(of_means: float, right: float, text: str, digits: int) -> bool:
     """Return whether this is the mean of means, or a percentage, perplexity or root of it, in so many digits, and not right."""
+    return any(
+        _shows(text, change(of_means), digits) and not _shows(text, change(right), digits, within=2.0)
+        for change in _PRINTED_AS
+    )
+
+
+def _shows(text: str, value: float, digits: int, *, within: float = 1.01) -> bool:
+    """Return whether a number printed with enough digits is this value, `within` so many halves of its last digit."""
     if "e" in text.lower() or len(text.lstrip("-+0.").replace(".", "")) < digits:
         return False
-    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
-    for change in _PRINTED_AS:
-        if abs(float(text) - change(of_means)) <= 1.01 * half and abs(float(text) - change(right)) > 2 * half:
-            return True
-    return False
+    return abs(float(text) - value) <= within * 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def is_whole(value: float) -> bool:

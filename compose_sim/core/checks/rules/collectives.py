@@ -116,24 +116,20 @@ def _reduced_again(observed: Observed) -> Result | None:
     for each in observed.of(ReducedAgain):
         if each.at:
             times.setdefault(each.at, Counter())[each.rank] += 1
-    issuing = Counter((each.at, each.rank) for each in observed.of(Collective))
-    # One rank may keep the total while the others begin from zero again.
-    of_all = (
-        at
-        for at, by_rank in times.items()
-        if all(by_rank[rank] >= MIN_STEPS or not issuing[at, rank] for rank in observed.ranks)
-    )
-    at = next(of_all, None)
-    if at is None:
-        return None
-    count = max(times[at].values())
-    return failed(
-        f"all_reduce{where(at)} is given counts that hold its last result, {count} times on a rank: what was added up over the "
-        "ranks before is added again for each rank",
-        fix="Reduce a copy, and go on counting in the tensor of this rank: `total = counts.clone(); dist.all_reduce(total)`. Or set "
-        "the counts to zero after each reduction.",
-        at=at,
-    )
+    groups: dict[Place | None, set[tuple[int, ...]]] = {}
+    for issued in observed.of(Collective):
+        groups.setdefault(issued.at, set()).add(issued.group)
+    for at, by_rank in times.items():
+        # One rank may keep the total while the others begin from zero again.
+        if any(all(by_rank[rank] >= MIN_STEPS for rank in group) for group in groups.get(at, {tuple(observed.ranks)})):
+            return failed(
+                f"all_reduce{where(at)} is given counts that hold its last result, {max(by_rank.values())} times on a rank: what was "
+                "added up over the ranks before is added again for each rank",
+                fix="Reduce a copy, and go on counting in the tensor of this rank: `total = counts.clone(); dist.all_reduce(total)`. "
+                "Or set the counts to zero after each reduction.",
+                at=at,
+            )
+    return None
 
 
 def _overwritten(observed: Observed) -> Result | None:

@@ -1,4 +1,4 @@
-"""Judge what the first step makes of the weights beside one rank, for scripts whose gradients cannot be compared."""
+"""Judge what steps make of the weights, beside one rank and beside other ranks, where gradients cannot be compared."""
 
 from __future__ import annotations
 
@@ -210,8 +210,10 @@ def skipped_alone(case: Case) -> Result | None:
 
 def _steps_in_a_row(rank: RankObserved) -> bool:
     """Return whether the rank makes several steps between two exchanges, as a client of federated learning does."""
-    waiting: set[int] = set()  # optimizers that have stepped since the last exchange
-    is_again = False
+    waiting, is_again = (
+        set[int](),
+        False,
+    )  # optimizers that have stepped since the last exchange, and whether one did twice
     for each in rank.of(Collective, OptimizerStep):
         if isinstance(each, OptimizerStep):
             is_again |= each.optimizer in waiting
@@ -240,14 +242,15 @@ def shares_data(case: Case) -> bool:
 
 
 def is_outside(case: Case, found: Difference, has_models: bool) -> bool:
-    """Return whether ranks that divide one data set by DistributedDataParallel have other values of a parameter from the start."""
-    exchanged = [
+    """Return whether ranks that divide one data set, and wrap a model, begin with other values of a parameter beside it."""
+    if not has_models or found.model is not None or found.kind != "parameter" or found.nth or not shares_data(case):
+        return False
+    # A matrix in every step may be activations, however small: then each rank may hold a part.
+    matrices = [
         sum(not each.by_fsdp and any(len(shape) > 1 for shape in each.shapes) for each in rank.of(Collective))
         for rank in case.observed
     ]
-    is_parted = max(exchanged) >= max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
-    is_own = has_models and found.model is None and found.kind == "parameter" and found.nth == 0
-    return is_own and shares_data(case) and not is_parted
+    return max(matrices) < max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
 
 
 def begun_outside(case: Case, found: Difference) -> Result:
@@ -265,8 +268,7 @@ def begun_outside(case: Case, found: Difference) -> Result:
 def reduced_early(case: Case) -> Result | None:
     """Find steps before which FSDP gathered weights for more passes, but reduced only the gradients of the first."""
     for rank in case.observed:
-        steps, early = 0, list[OptimizerStep]()
-        issued: list[Collective] = []
+        steps, early, issued = 0, list[OptimizerStep](), list[Collective]()
         for each in rank.of(Collective, OptimizerStep):
             if isinstance(each, Collective):
                 issued += [each] if each.by_fsdp else []
@@ -294,4 +296,4 @@ def _reduces_only_first(issued: Sequence[Collective], *, passes: int) -> bool:
     before = [each.shapes for place, each in gathers if reduced and place < reduced[0]]
     # A teacher, or an average of the weights, may be gathered for a forward pass, at another line.
     after = [each for place, each in gathers if before and place > reduced[-1] and each.shapes in before]
-    return len(after) >= passes - 1 <= sum(each.at == issued[reduced[-1]].at for each in after) if after else False
+    return sum(each.at == issued[reduced[-1]].at for each in after) >= passes - 1

@@ -249,13 +249,15 @@ class Replayer:
 
     def _are_apart(self) -> bool:
         """Return whether ranks began with different parameters: one rank may have a part of their model, and no more of it alone."""
-        held = [rank.steps[0].get("held") or () for rank in self.record if rank.steps] if not self._step else []
-        return any(len(set(each)) > 1 for each in zip(*held))
+        return not self._step and any(len(set(each)) > 1 for each in zip(*self._held_at_first()))
 
     def _replicated(self, parameters: list[Any]) -> list[bool] | None:
         """Return which parameters all ranks held before the first step, if all together held the others; else None."""
-        theirs = [rank.steps[0].get("held") or [] for rank in self.record if rank.steps]
-        return replicated(held_by(parameters) or [], theirs) if not self._step else None
+        return replicated(held_by(parameters) or [], self._held_at_first()) if not self._step else None
+
+    def _held_at_first(self) -> list[list[int]]:
+        """Return the hashes of the parameters that each rank held before the first step; [] for one that did not record them."""
+        return [rank.steps[0].get("held") or [] for rank in self.record if rank.steps]
 
     def _compare_inputs(self, optimizer: int) -> None:
         """End the replay if the script itself makes its batches, and these are not those of all ranks together."""
