@@ -35,7 +35,7 @@ from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
 from compose_sim.engine.run_folder.folder import COPY
 from compose_sim.engine.run_folder.judging_time import judging_time
-from compose_sim.engine.run_folder.record import read_case, read_observed
+from compose_sim.engine.run_folder.record import read_case, read_events, read_logs, read_observed
 from compose_sim.errors import ComposesimError, OutOfTimeError, SpecError
 from compose_sim.plugins.registry import built_in
 
@@ -141,6 +141,7 @@ class CheckedRun:
         # What the run wrote and replays would read, and the copy of the project without it, in which they then run
         self._left = frozenset[str]()
         self._copy: World | None = None
+        self._printed: tuple[str, ...] = ()  # by the last replay
         self.no_step = ""  # what `why_no_step` says of the run
         self.is_planted = False  # whether the script has reached a mistake that was planted
         self._hints = tuple(find_hints(session.sources))
@@ -221,7 +222,7 @@ class CheckedRun:
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
             )
-        case = replace(case, single=single, why_no_single=why)
+        case = replace(case, single=single, single_log=self._printed, why_no_single=why)
         if not steps_of(single):
             return self._replay_update(case)
         alone: dict[int, Observed] = {}
@@ -309,6 +310,7 @@ class CheckedRun:
             replay.add_environment(**{"COMPOSESIM_CHECK": "replay", "COMPOSESIM_RECORD": record, **variables})
             result = replay.run(ProgressListener(self._listener))
             observed = read_observed(replay.folder.path, moved=(copy.project, session.request.folder) if copy else None)
+            self._printed = read_logs(replay.folder.path, read_events(replay.folder.path)).get(0, ())
         except ComposesimError as error:
             return None, f"there was no run at world size 1: {error.message}"
         finally:

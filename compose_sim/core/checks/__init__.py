@@ -37,6 +37,7 @@ class Case:
     logs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # what each rank printed, by line
     stalls: tuple[Standing, ...] = ()  # where each rank stood when nothing moved any more (core/verdict/hang.py)
     single: Observed | None = None  # the replay at world size 1, if `check` made one
+    single_log: tuple[str, ...] = ()  # what it printed, by line
     alone: Mapping[int, Observed] = field(default_factory=dict)  # the replay of one rank's batches alone, by rank
     weights: Observed | None = None  # another replay at world size 1, which compares weights instead of gradients
     probed: Observed | None = None  # a second run, in which parameters were moved

@@ -88,6 +88,7 @@ from compose_sim.node.records.process_groups import (
 )
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import (
+    EvaluationDraws,
     RecordedModels,
     RecordedStep,
     RecordingStopped,
@@ -104,6 +105,7 @@ from compose_sim.plugins.registry import find
 _Kinds = tuple[type[Record], ...]
 _LOADED: _Kinds = (LoaderInfo, EpochProgress, Batch, LoaderRanks)
 _REPLAYED: _Kinds = (
+    EvaluationDraws,
     RecordedModels,
     RecordedStep,
     RecordingStopped,

@@ -40,6 +40,13 @@ class RecordedStep(Record):
 
 
 @dataclass(frozen=True)
+class EvaluationDraws(Record):
+    """An evaluation drew from these random generators, beside its loader: its result need not be the same again."""
+
+    drew: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RecordingStopped(Record):
     """Nothing more is recorded."""
 

@@ -7,7 +7,6 @@ The loss of a training step is left alone: nearly every script prints that of ra
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -23,27 +22,24 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.printed_evaluations import unlike_one
 from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
 from compose_sim.core.checks.reported_means import (
     EVALUATION,
-    MIN_DIGITS,
     MIN_EVALUATIONS,
     NUMBER,
-    REDUCING_OPS,
     MeanOfMeans,
-    is_printed,
     means_of_means,
     means_of_ranks,
-    reduced_after_evaluation,
-    reported_numbers,
 )
 from compose_sim.core.checks.rules.copies import RanksEvaluated, evaluations
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
-from compose_sim.node.records.models import DdpModel, OptimizerStep
+from compose_sim.node.records.models import DdpModel, EvaluatedModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
-from compose_sim.node.records.record import Place, Record
+from compose_sim.node.records.record import Record
+from compose_sim.node.records.replays import EvaluationDraws
 from compose_sim.node.records.script import ScriptEnd
 
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -51,17 +47,8 @@ _METRIC = re.compile(
     r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
     re.IGNORECASE,
 )
-# Whole words, also between underscores: "f1" is not a part of "bf16", nor is "map" one of "mapped".
-_NO_MEAN = re.compile(
-    r"(?<![a-z\d])(f1|auc|auroc|precision|recall|perplexity|ppl|bleu|rouge|iou|miou|map|kappa|mcc|r2)(?![a-z])",
-    re.IGNORECASE,
-)
 _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
 _REDUCING = re.compile(r"reduce|gather|broadcast|all_to_all|scatter")
-
-
-# Relative differences: more than a few padded samples, or samples that are judged otherwise, make of a metric.
-_OTHER_MEAN, _OTHER_SHARE = 0.02, 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +76,7 @@ def metric_local(case: Case) -> Result:
     found = next(means_of_means(observed, case.logs), None)
     if found:
         return _wrong_mean(found)
-    if unlike := _unlike_one_rank(case) or _mean_of_ranks(case):
+    if unlike := _mean_of_ranks(case):
         return unlike
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
     speakers = [rank for rank, printed in lines.items() if printed]
@@ -97,7 +84,8 @@ def metric_local(case: Case) -> Result:
         return not_applicable("no rank printed a line with a metric")
     result = _every_node(observed, lines)
     if result is None and len(speakers) == 1:
-        result = _own_evaluation(observed, lines[speakers[0]]) or _own_inputs(observed, lines[speakers[0]])
+        own = lines[speakers[0]]
+        result = _own_evaluation(observed, own) or _own_inputs(observed, own) or _printed_unlike_one_rank(case, own)
     if result:
         return result
     unjudged = _not_judged(observed)
@@ -310,46 +298,45 @@ def _is_sharded(observed: Observed, loader: LoaderInfo | None) -> bool:
     return len(seen) == observed.world_size
 
 
-def _unlike_one_rank(case: Case) -> Result | None:
-    """
-    Find printed means of the ranks' own numbers that one rank with the same weights does not get from all samples.
-
-    Such numbers are not means over samples: F1, AUC, a perplexity, or a mean over words of which ranks have unequally many.
-    """
+def _has_weights_of_one_rank(case: Case) -> bool:
+    """Return whether the replay at world size 1 evaluates the weights of the run: it takes those after each step from the record."""
     steps = comparable(steps_of(case.single))
-    if case.single is None or not steps or beyond_tolerance(steps, case) or noise(case.observed):
+    return bool(steps) and not beyond_tolerance(steps, case) and not noise(case.observed)
+
+
+def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Result | None:
+    """Find results that one rank with the same weights and all samples prints otherwise."""
+    if not _has_weights_of_one_rank(case) or not _evaluates_the_same(case) or case.observed.first(EvaluationDraws):
         return None
-    alone = _by_moment(next(iter(case.single)))
-    ranks = [_by_moment(rank) for rank in case.observed]
-    evaluated = {id(each) for rank in case.observed for few, _ in reduced_after_evaluation(rank) for each in few}
-    of_line: dict[tuple[Place | None, int], list[tuple[float, float, float]]] = {}
-    for moment, one in alone.items():
-        numbers = [rank[moment] for rank in ranks if moment in rank]
-        is_whole = len(numbers) == len(ranks) and {len(each.values) for each in numbers} == {len(one.values)}
-        if not is_whole or any(id(each) not in evaluated for each in numbers):
-            continue
-        for place, right in enumerate(one.values):
-            total = sum(each.values[place] for each in numbers)
-            apart = min(abs(each - right) / max(abs(each), abs(right), 1e-12) for each in (total, total / len(ranks)))
-            of_line.setdefault((numbers[0].at, place), []).append((total / len(ranks), right, apart))
-    kinds = [(_NO_MEAN, _OTHER_SHARE), *([] if _has_short_batches(case.observed) else [(EVALUATION, _OTHER_MEAN)])]
-    for name, least in kinds:
-        printed = reported_numbers(case.logs, name)
-        for (at, _), found in of_line.items():
-            unlike = [
-                (mean, right)
-                for mean, right, apart in found
-                if apart > least and any(is_printed(mean, right, text, MIN_DIGITS) for text in printed)
-            ]
-            if len(unlike) >= max(MIN_EVALUATIONS, len(found) // 2 + 1):
-                return warned(
-                    f"the mean of the ranks' own numbers ({unlike[0][0]:.4g}) is reported for {len(unlike)} of {len(found)} "
-                    f"evaluations, but one rank with the same weights and all samples gets {unlike[0][1]:.4g}. F1, AUC "
-                    "and a mean per word, for example, are not means over samples",
-                    fix="Add up over the ranks what the number is made of, such as hits and counts, and compute it from the sums.",
-                    at=at,
-                )
-    return None
+    found = unlike_one([each.text for each in printed], case.single_log, is_even=not _has_short_batches(case.observed))
+    evaluated = next(
+        (each for each in case.observed.of(EvaluatedModel) if each.rank == printed[0].rank and each.at), None
+    )
+    if found is None:
+        return None
+    return warned(
+        f"rank {printed[0].rank} prints {found.name} {found.printed}, but one rank with the same weights and all samples prints "
+        f"{found.alone}: {found.unlike} of {found.evaluations} evaluations differ",
+        fix="Find what depends on the number of ranks after the evaluation: an order of gathered predictions, samples that are counted "
+        "twice or not at all, a sum that is divided by the wrong count, a threshold or a best value of one rank.",
+        at=evaluated.at if evaluated else None,
+        ranks=(printed[0].rank,),
+    )
+
+
+def _evaluates_the_same(case: Case) -> bool:
+    """Return whether one rank evaluates as many samples as all together, and these none of them again."""
+    ranks = [drawn for rank in case.observed if (drawn := _drawn_to_evaluate(rank))]
+    alone = [drawn for rank in case.single or () for drawn in _drawn_to_evaluate(rank)]
+    is_whole = all(
+        one in (sum(drawn), max(drawn)) for one, drawn in zip(alone, zip(*ranks, strict=False), strict=False)
+    )
+    return is_whole and len(alone) <= min(map(len, ranks), default=0)
+
+
+def _drawn_to_evaluate(rank: RankObserved) -> list[int]:
+    """Return how many samples a rank drew in each epoch without training."""
+    return [each.drawn for each in rank.of(EpochProgress) if each.phase == "exhausted" and not each.trained]
 
 
 def _mean_of_ranks(case: Case) -> Result | None:
@@ -371,17 +358,3 @@ def _has_short_batches(observed: Observed) -> bool:
     sizes = {(each.rank, each.loader): each.batch_size or 1 for each in observed.of(LoaderInfo)}
     ended = [each for each in observed.of(EpochProgress) if each.phase == "exhausted" and not each.trained]
     return any(each.drawn % sizes.get((each.rank, each.loader), 1) for each in ended)
-
-
-def _by_moment(rank: RankObserved) -> dict[tuple[int, Place, int], Collective]:
-    """Return the few numbers that ranks add up, by the steps before, the line, and how many came from it since the last step."""
-    found: dict[tuple[int, Place, int], Collective] = {}
-    steps, seen = 0, Counter[Place]()
-    for each in rank.of(Collective, OptimizerStep):
-        if isinstance(each, OptimizerStep):
-            steps += 1
-            seen.clear()
-        elif each.at and each.values and each.op in REDUCING_OPS and each.reduce in (None, "SUM", "AVG"):
-            found[steps, each.at, seen[each.at]] = each
-            seen[each.at] += 1
-    return found

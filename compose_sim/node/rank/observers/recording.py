@@ -53,14 +53,18 @@ def _call(context: RankContext, what: Callable[[Any], Any]) -> None:
         context.note(RecordingStopped("failed", traceback.format_exc(), recorder.steps))
 
 
+def end(context: RankContext) -> None:
+    _call(context, lambda recorder: recorder.completed())
+
+
 def _iterate(context: RankContext, call: points.TorchCall) -> points.Steps:
-    _call(context, lambda recorder: recorder.rng_usage.close())
+    _call(context, lambda recorder: recorder.waits())
     iterator = yield
     _call(context, lambda recorder: recorder.began(call.owner, iterator))
 
 
 def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
-    _call(context, lambda recorder: recorder.rng_usage.close())
+    _call(context, lambda recorder: recorder.waits())
     try:
         batch = yield
     finally:
@@ -70,6 +74,7 @@ def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
             _call(context, lambda recorder: recorder.may_draw())
     _call(context, lambda recorder: recorder.got(call.owner, batch, indices_of(call.owner)))
     _call(context, lambda recorder: recorder.may_draw())
+    _call(context, lambda recorder: recorder.evaluates())
 
 
 def _made(context: RankContext, call: points.TorchCall) -> None:
@@ -81,6 +86,8 @@ def _made(context: RankContext, call: points.TorchCall) -> None:
 def _module_called(context: RankContext, module: Any, given: Any) -> None:
     if sys.modules["torch"].is_grad_enabled():
         _call(context, lambda recorder: recorder.called(module, given))
+    else:
+        _call(context, lambda recorder: recorder.evaluates())
 
 
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:

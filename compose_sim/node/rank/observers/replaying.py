@@ -57,9 +57,11 @@ def _iterate(context: RankContext, call: points.TorchCall) -> None:
     """Take batches from the record."""
     if context.memory.get(_REPLAYER) is not None:
         torch, loader = sys.modules["torch"], call.owner
-        # A loader draws this for its workers; the script's next draw must be the same as in the recorded run.
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        call.answer(_call(context, lambda replayer: replayer.passage(loader)))
+        recorded = _call(context, lambda replayer: replayer.passage(loader))
+        if recorded is not None:
+            # A loader draws this for its workers; the script's next draw must be the same as in the recorded run.
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            call.answer(recorded)
 
 
 def _length(context: RankContext, call: points.TorchCall) -> None:

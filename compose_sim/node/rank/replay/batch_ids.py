@@ -18,14 +18,16 @@ from .. import tracked
 
 @dataclass
 class Passage:
-    """One iteration over a loader: how many batches it gave, and the optimizer steps before the first and the last of them."""
+    """One iteration over a loader: how many batches it gave, and the steps and backward passes before the first of them."""
 
     loader: int
     number: int
     batches: int = 0
     first_step: int = 0
     last_step: int = 0
+    backwards: int = 0
     ended: bool = False
+    evaluated: bool = False  # whether it ended with no backward pass since the first batch
     sizes: dict[int, int] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
     indices: dict[int, list[int]] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class RankRecord:
     passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
     loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
+    completed: bool = False  # whether these are all steps of the script, which has ended
 
 
 def read_record(folder: Path) -> list[RankRecord]:
@@ -88,6 +91,8 @@ def _read_rank(lines: Iterable[dict[str, Any]]) -> RankRecord:
             record.loaders[line["loader"]] = line["facts"]
         elif "optimizer" in line:
             record.steps.append(line)
+        elif "completed" in line:
+            record.completed = True
         else:
             key = line["loader"], line["passage"]
             passage = record.passages.setdefault(key, Passage(*key, first_step=line["step"], last_step=line["step"]))
@@ -99,6 +104,7 @@ def _read_rank(lines: Iterable[dict[str, Any]]) -> RankRecord:
                 if line["file"]:
                     passage.files[line["batch"]] = line["file"]
             passage.ended |= bool(line.get("ended"))
+            passage.evaluated |= bool(line.get("evaluated"))
     return record
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...records.replays import RecordedStep, RecordingStopped, StopReason
+from ...records.replays import EvaluationDraws, RecordedStep, RecordingStopped, StopReason
 from .. import tracked
 from ..context import IN_CHECKPOINT, RankContext
 from ..torch_hooks import points
@@ -46,12 +46,14 @@ class Recorder:
         self.is_over = False
         self.loaders = LoaderNumbers()
         self.rng_usage = RngUsage()
+        self._evaluation_draws = RngUsage()
         self.clipped = Clipped()
         self.inputs = Inputs()
         self.weights = WeightRecord(context, self._save)
         self._passages: Any = weakref.WeakKeyDictionary()
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0
+        self._backwards = 0
         self._room = _MAX_BYTES // int(os.environ.get("WORLD_SIZE") or 1)
         self._unused_room = min(_MAX_UNUSED_BYTES, self._room // 4)
         self._room_for_steps = _MAX_BYTES
@@ -76,7 +78,7 @@ class Recorder:
     def began(self, loader: Any, iterator: Any) -> None:
         """Record that the script begins to iterate over a loader."""
         passage, is_first = self.loaders.begin(loader)
-        passage.first_step = self.steps
+        passage.first_step, passage.backwards = self.steps, self._backwards
         self._passages[iterator] = passage
         if is_first:
             self._write(loader=passage.loader, facts=self.loaders.facts(loader, _length(loader)))
@@ -101,11 +103,31 @@ class Recorder:
         if tracked.optimizers.made and self._fetched and torch.is_grad_enabled():
             self.rng_usage.open()
 
+    def evaluates(self) -> None:
+        """Watch what an evaluation draws, until its loader draws."""
+        if not (torch.is_grad_enabled() or self._evaluation_draws.is_open):
+            self._evaluation_draws.open()
+
+    def waits(self) -> None:
+        """Watch no draws: a loader makes a batch, or an optimizer steps."""
+        self.rng_usage.close()
+        self._evaluation_draws.close()
+        drew = self._evaluation_draws.take()
+        if drew:
+            self.context.note(EvaluationDraws(drew))
+
+    def completed(self) -> None:
+        """Record that the script has ended, and all of its steps are recorded."""
+        self.waits()
+        self._write(completed=True)
+
     def ended(self, iterator: Any) -> None:
         """Record that a loader has no more batches."""
         passage = self._passages.get(iterator)
         if passage is not None:
-            self._write(loader=passage.loader, passage=passage.number, step=self.steps, ended=True)
+            evaluated = (passage.first_step, passage.backwards) == (self.steps, self._backwards)
+            key = {"loader": passage.loader, "passage": passage.number}
+            self._write(**key, step=self.steps, ended=True, evaluated=evaluated)
 
     def _save_batch(self, passage: Passage, batch: Any) -> str:
         """Save a batch and return the file's name; return "" if there is no space for it, or if it cannot be saved."""
@@ -138,6 +160,7 @@ class Recorder:
 
     def backward_ended(self) -> None:
         """Count no draws as the training's until the next call, if no loader gives batches: they make the next samples."""
+        self._backwards += 1
         if not self._fetched:
             self.rng_usage.close()
 
@@ -145,7 +168,7 @@ class Recorder:
 
     def before_step(self, optimizer: Any) -> None:
         """Record the gradients that the step will use."""
-        self.rng_usage.close()
+        self.waits()
         index = tracked.optimizers.number(optimizer)
         if index not in self._seen:
             self._seen.add(index)

@@ -87,6 +87,8 @@ class Replayer:
         """Return how many batches a loader had on rank 0, or its `natural` length if that is not known."""
         known = self.record[0].loaders
         number = self.loaders.number_of(loader)
+        if number is not None and self.alone is None and all(each.evaluated for each in self._of_loader(number)):
+            return natural
         if number is None:
             facts = self.loaders.facts(loader, None)
             alike = {key: value for key, value in known.items() if value["dataset"] == facts["dataset"]}
@@ -95,10 +97,26 @@ class Replayer:
         recorded = known.get(number, {}).get("length") if number is not None else None
         return natural if recorded is None else recorded
 
-    def passage(self, loader: Any) -> Replayed:
-        """Return an iterator over recorded batches, to take the place of one over this loader."""
+    def passage(self, loader: Any) -> Replayed | None:
+        """Return an iterator over recorded batches, to take the place of one over this loader; None for a whole evaluation.
+
+        One rank evaluates all samples in their own order, which predictions may be compared in.
+        """
         number, _ = self.loaders.begin(loader)
-        return Replayed(self, loader, self.passages.get(number.key, {}))
+        passages = self.passages.get(number.key, {})
+        if (
+            self.alone is None
+            and len(passages) == len(self.record)
+            and all(each.evaluated for each in passages.values())
+        ):
+            self._fetched += passages[0].batches
+            self.inputs.fetched()
+            self._put_initial()
+            return None
+        return Replayed(self, loader, passages)
+
+    def _of_loader(self, number: int) -> list[Passage]:
+        return [each for record in self.record for each in record.passages.values() if each.loader == number]
 
     def batch(self, loader: Any, passages: dict[int, Passage], number: int) -> Any:
         """Return a batch of all ranks as one. Raise StopIteration after the last one; end the replay after the recorded ones."""
@@ -282,7 +300,8 @@ class Replayer:
         self.divisors = set()
         self.context.flush()
         self._step += 1
-        if self._step >= len(self.record[0].steps):
+        goes_on = self.alone is None and self.record[0].completed  # to evaluate what it has trained
+        if self._step >= len(self.record[0].steps) and not goes_on:
             self.end("all recorded steps have been repeated")
 
     def _recorded_step(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, Samp
 from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
 from compose_sim.node.records.models import EvaluatedModel, LossValue
 from compose_sim.node.records.record import Record
+from compose_sim.node.records.replays import EvaluationDraws
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import at, collective, observe, two_nodes
 from tests.core.checks.rules.replays import step as replayed_step
@@ -163,41 +164,52 @@ def test_a_printed_mean_of_means_over_unequal_counts_warns(lines: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("alone", "line", "drawn", "status"),
+    ("line", "alone", "status"),
     [
-        ((2.5, 3.5), "val score {:.4f}", 8, WARNED),
-        ((2.755, 3.755), "val score {:.4f}", 8, PASSED),  # a mean over samples, and some padding
-        ((11.0, 15.0), "val score {:.4f}", 8, PASSED),  # a sum, which the script divides as it likes
-        ((2.5, 3.75), "val score {:.4f}", 8, PASSED),  # once by chance
-        ((2.5, 3.5), "loss {:.4f}", 8, PASSED),
-        ((2.5, 3.5), "val loss {:.4f}", 9, PASSED),  # the means of batches, one of which is short
-        ((2.5, 3.5), "val perplexity {:.4f}", 9, WARNED),  # no mean, whatever the batches
-        ((2.5, 3.5), "macro_recall {:.4f}", 9, WARNED),
-        ((2.5, 3.5), "val loss {:.4f} bf16", 9, PASSED),  # no F1 score
-        ((2.5, 3.5), "val score {:.1f}", 8, PASSED),  # too few digits
+        ("epoch {}: accuracy {:.4f}", (0.75, 0.775), WARNED),
+        ("epoch {}: accuracy {:.4f}", (0.5, 0.775), PASSED),  # by chance
+        ("epoch {}: accuracy {:.4f}", (0.505, 0.605), PASSED),  # what is left of uneven batches
+        ("epoch {}: train accuracy {:.4f}, val took 3 s", (0.75, 0.775), PASSED),  # of the rank's own batches
+        ("epoch {}: eval time {:.4f}", (0.75, 0.775), PASSED),
+        ("epoch {}: best accuracy {:.4f}", (0.75, 0.775), PASSED),  # of evaluations that may be too few to compare
+        ("epoch {}: macro_recall {:.4f}", (0.505, 0.605), WARNED),  # no mean, of which uneven batches leave nothing
+        ("epoch {}: val loss {:.4f} bf16", (0.505, 0.605), PASSED),  # no F1 score
+        ("epoch {}: accuracy {:.1f}", (0.75, 0.775), PASSED),  # too few digits
+        ("[rank 0] epoch {}: accuracy {:.4f}", (0.75, 0.775), PASSED),
+        ("step {}: {:.4f}", (0.75, 0.775), PASSED),  # it does not name an evaluation
     ],
 )
-def test_a_printed_mean_that_one_rank_does_not_get_warns(
-    alone: tuple[float, float], line: str, drawn: int, status: str
+def test_a_printed_evaluation_that_one_rank_does_not_repeat_warns(
+    line: str, alone: tuple[float, float], status: str
 ) -> None:
-    def evaluated(values: Sequence[float]) -> list[Record]:
-        found: list[Record] = [LoaderInfo(1, "Words", batch_size=4)]
-        for nth, value in enumerate(values):
-            found.append(EpochProgress(1, nth, "exhausted", drawn=drawn))
-            found.append(collective("all_reduce", values=(value,), at=("/work/t.py", 7)))
-            found.append(step(nth + 1))
-        return [*found, ScriptEnd()]
+    seen = EvaluatedModel("Linear", 2, (), (), True, True, at=("/work/t.py", 5))
+    trained = [step(1), seen, step(2), ScriptEnd(steps=2)]
+    printed = tuple(line.format(*each) for each in enumerate((0.5, 0.6)))
+    of_one = tuple(line.format(*each) for each in enumerate(alone))
+    single = Observed(ranks={0: observe(0, [replayed_step(0)])})
+    found = replace(two_nodes(lambda _: trained, logs={0: printed}), single=single, single_log=of_one)
 
-    found = two_nodes(
-        lambda rank: evaluated((1.25 + rank, 2.25 + rank)), logs={0: tuple(line.format(each) for each in (2.75, 3.75))}
+    result = metric_local.judge(found)
+
+    if status == WARNED:
+        assert (result.status, at(result), result.ranks) == (WARNED, ("/work/t.py", 5), (0,))
+    else:
+        assert result.status != WARNED
+    uneven = two_nodes(
+        lambda _: [LoaderInfo(1, "Words", batch_size=4), EpochProgress(1, 0, "exhausted", drawn=9), *trained],
+        logs={0: printed},
     )
-    single = Observed(ranks={0: observe(0, [replayed_step(0), *evaluated(alone)])})
-
-    result = metric_local.judge(replace(found, single=single))
-
-    assert (result.status, at(result)) == (status, ("/work/t.py", 7) if status == WARNED else None)
-    apart = Observed(ranks={0: observe(0, [replayed_step(0, difference=0.5), *evaluated(alone)])})
-    assert metric_local.judge(replace(found, single=apart)).status == PASSED  # other weights
+    judged = metric_local.judge(replace(uneven, single=single, single_log=of_one))
+    assert (judged.status == WARNED) == (status == WARNED and "macro" in line)
+    for other in (
+        replace(found, single=Observed(ranks={0: observe(0, [replayed_step(0, difference=0.5)])})),  # other weights
+        replace(found, logs={0: printed, 1: printed}),  # each rank may report its own
+        replace(two_nodes(lambda _: [*trained, EvaluationDraws(("torch",))], logs={0: printed}), single=single),
+        replace(
+            found, single=Observed(ranks={0: observe(0, [replayed_step(0), EpochProgress(1, 0, "exhausted", drawn=9)])})
+        ),
+    ):
+        assert metric_local.judge(replace(other, single_log=of_one)).status != WARNED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Compare the results of evaluations that a rank printed with those that one rank prints with the same weights and all samples."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from compose_sim.core.checks.reported_means import EVALUATION, MIN_DIGITS, MIN_EVALUATIONS, NUMBER
+
+# Relative differences: more than a few samples make that are judged otherwise, or uneven batches of which means are averaged.
+_APART, _APART_MEANS = 0.002, 0.02
+# Whole words, also between underscores: "f1" is not a part of "bf16", nor is "map" one of "mapped".
+_NO_MEAN = re.compile(
+    r"(?<![a-z\d])(f1|auc|auroc|precision|recall|perplexity|ppl|bleu|rouge|iou|miou|map|kappa|mcc|r2)(?![a-z])",
+    re.IGNORECASE,
+)
+# What evaluations do not measure, or measure of other samples at each number of ranks.
+_OF_TRAINING = re.compile(
+    r"train|\blr\b|time|\bsec|/s\b|reward|return|memory|\bnorm|best|seen|count|samples", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedNumber:
+    """A number that names an evaluation: its line without numbers, its place there, and which of such lines this is."""
+
+    template: str
+    place: int
+    line: int
+    name: str
+    text: str
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What the same number has in another run."""
+        return self.template, self.place, self.line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlikeOne:
+    """Of several evaluations, those whose printed result differs from that of one rank; the first of them."""
+
+    name: str
+    printed: str
+    alone: str
+    evaluations: int
+    unlike: int
+
+
+def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, is_even: bool) -> UnlikeOne | None:
+    """
+    Return the first result that differs at most evaluations, of which there are several, by more than its last digit.
+
+    If batches are not even, only numbers count that are no means of them.
+    """
+    alone = {each.key: each.text for each in _numbers(of_one)}
+    compared: dict[tuple[str, int], list[tuple[PrintedNumber, str]]] = {}
+    for each in _numbers(lines):
+        if each.key in alone and (is_even or _NO_MEAN.search(each.name)):
+            compared.setdefault((each.template, each.place), []).append((each, alone[each.key]))
+    for pairs in compared.values():
+        apart = _APART if _NO_MEAN.search(pairs[0][0].name) else _APART_MEANS
+        unlike = [(each, other) for each, other in pairs if _differ(each.text, other, apart)]
+        if len(unlike) >= max(MIN_EVALUATIONS, len(pairs) // 2 + 1):
+            first, other = unlike[0]
+            return UnlikeOne(
+                name=first.name, printed=first.text, alone=other, evaluations=len(pairs), unlike=len(unlike)
+            )
+    return None
+
+
+def _numbers(lines: Sequence[str]) -> Iterator[PrintedNumber]:
+    seen = Counter[str]()
+    for line in lines:
+        if len(line) > 1000 or not EVALUATION.search(line):
+            continue
+        template = NUMBER.sub("#", re.sub(r"(?<![\w.])\d+(?![\w.])", "%", line)).strip()
+        end = 0
+        for place, each in enumerate(NUMBER.finditer(line)):
+            name = line[end : each.start()]
+            end = each.end()
+            if EVALUATION.search(name) and not _OF_TRAINING.search(name):
+                yield PrintedNumber(template, place, seen[template], name.strip(" :=,|([{'\"\t"), each.group())
+        seen[template] += 1
+
+
+def _differ(one: str, other: str, apart: float) -> bool:
+    """Return whether two printed numbers differ clearly, and by more than their digits may hide."""
+    if min(len(each.lstrip("-+0.").replace(".", "")) for each in (one, other)) < MIN_DIGITS:
+        return False
+    first, second = float(one), float(other)
+    digits = min(len(each.partition(".")[2]) for each in (one, other))
+    return abs(first - second) > max(apart * max(abs(first), abs(second)), 2 * 10.0**-digits)
