@@ -325,12 +325,10 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
 
 
 def _evaluates_the_same(case: Case) -> bool:
-    """Return whether one rank evaluates as many samples as all together, and these none of them again."""
+    """Return whether one rank evaluates as many samples as all together: a script may know by itself which rank has which part."""
     ranks = [drawn for rank in case.observed if (drawn := _drawn_to_evaluate(rank))]
     alone = [drawn for rank in case.single or () for drawn in _drawn_to_evaluate(rank)]
-    is_whole = all(
-        one in (sum(drawn), max(drawn)) for one, drawn in zip(alone, zip(*ranks, strict=False), strict=False)
-    )
+    is_whole = all(one == sum(drawn) for one, drawn in zip(alone, zip(*ranks, strict=False), strict=False))
     return is_whole and len(alone) <= min(map(len, ranks), default=0)
 
 
