@@ -19,6 +19,7 @@ from compose_sim.core.checks.rules.replays import (
     found_of_run,
     may_be_probed,
     needs_alone,
+    other_batches,
     reason_against,
     was_replayed,
 )
@@ -218,6 +219,14 @@ class CheckedRun:
                 single, why, self._left = again, why_not, made
             else:  # the script needs what a copy lacks
                 self._copy = None
+        times = other_batches(single)
+        if times > 1:
+            self._listener.progress(
+                f"World size 1 makes other batches: again, with batch sizes {times} times as large."
+            )
+            again, why_not = self._replay("single", COMPOSESIM_BATCH_TIMES=str(times))
+            if again and steps_of(again):
+                single, why = again, why_not
         if single and not why and (read := why_no_step(single)):
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."

@@ -255,6 +255,8 @@ def _compare(optimizer: int, samples: Mapping[int, Samples], groups: Groups) -> 
         times += nth > 0 and bool(found)
         for key, peers, agreeing in found:
             compared.add(key)
+            if len(agreeing) == 1 and moment.joins > 1 and not moment.steps:
+                continue  # the end of a join makes weights equal, whatever they were before
             if len(agreeing) == 1:
                 again = [each for each in first if each[0] == key and set(each[1]) <= set(peers)]
                 equal_again.update(key[2] for _ in again)

@@ -5,6 +5,7 @@ Arguments of the role `rank`, used by launchers that start a new Python for each
 
 from __future__ import annotations
 
+import ast
 import builtins
 import os
 import sys
@@ -111,7 +112,18 @@ class UserProgram:
         main.__file__ = path
         main.__loader__ = SourceFileLoader("__main__", path)
         main.__cached__ = None  # type: ignore[attr-defined]
-        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        exec(compile(_with_batch_sizes(source, path), path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _with_batch_sizes(source: bytes, path: str) -> bytes | ast.Module:
+    """Return the script, in a replay with the batch sizes of several ranks."""
+    times = int(os.environ.get("COMPOSESIM_BATCH_TIMES") or 1)
+    if times == 1:
+        return source
+    from .replay.batch_sizes import multiplied, multiplied_arguments
+
+    sys.argv[1:] = multiplied_arguments(sys.argv[1:], times)
+    return multiplied(source, path, times)
 
 
 def run(program: UserProgram) -> None:

@@ -127,3 +127,6 @@ class ReplayEnd(Record):
 
     why: str
     steps: int
+    other_batches: int = (
+        0  # the different batches that ranks made for a step, if one rank made another than these together
+    )

@@ -32,6 +32,7 @@ from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.rules.slopes import MIN_PROBED_STEPS, judge_slopes, wrong_pairs
 from compose_sim.core.checks.rules.updates import judge_update, never_updated
 from compose_sim.core.checks.sketches import optimizers
+from compose_sim.core.checks.tolerances import PARALLEL
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Join
@@ -125,6 +126,8 @@ def may_be_probed(case: Case) -> bool:
 def _in_parts(step: ReplayedStep, case: Case) -> Result:
     """Say what differs of ranks that hold parts of parameters."""
     one = "one rank with the whole batch and all parts of the parameters"
+    # Ranks that send each other samples, as experts do, may drop some of them or balance their own.
+    is_certain = (step.cosine or 0.0) > PARALLEL or not _sends_samples(case.observed)
     if step.of_update:
         return failed(
             f"{_step_text(step)}: its gradient is that of {one}, but the step changes it otherwise ({_numbers(step)}), as if each rank "
@@ -134,14 +137,14 @@ def _in_parts(step: ReplayedStep, case: Case) -> Result:
             at=step_place(case),
         )
     if step.is_part:
-        return failed(
+        return (failed if is_certain else warned)(
             f"{_step_text(step)}: ranks hold parts of this parameter, and the gradients of the parts, put together, differ from that "
             f"of {one} ({_numbers(step)})",
             fix="Find what each rank adds, divides or leaves out: a bias that it adds before a sum over ranks, a sum without a "
             "gradient, gradients that ranks with different parts reduce.",
             at=step_place(case),
         )
-    return failed(
+    return (failed if is_certain else warned)(
         f"{_step_text(step)}: all ranks hold this parameter, and its gradient differs from that of {one} ({_numbers(step)})",
         fix="If each rank computes it from a part of the samples or of the sequence, reduce it, as in "
         "`dist.all_reduce(norm.weight.grad)`. Otherwise find what is added once per rank, such as a bias before a sum over ranks.",
@@ -327,8 +330,6 @@ def _reason_against_models(observed: Observed, models: Sequence[RecordedModels])
             return "no model is wrapped in DistributedDataParallel"
         if any(ranks != world_size for ranks in each.ranks):
             return f"DistributedDataParallel joins {min(each.ranks)} of {world_size} ranks"
-        if not each.covered:
-            return "the optimizer trains parameters that are in no DistributedDataParallel model"
         lossy = [name for name in each.hooks if "powersgd" in name.lower() or "quantiz" in name.lower()]
         if lossy:
             return f"the communication hook {lossy[0]} approximates gradients"
@@ -350,8 +351,12 @@ def _averages_by_hand(observed: Observed) -> bool:
 def _computes_together(observed: Observed) -> bool:
     """Return whether ranks exchange tensors in every backward pass, but neither samples nor messages: they divide one computation."""
     steps = list(observed.of(SketchedStep))
-    apart = any(each.op.startswith(("all_to_all", "scatter")) for each in observed.of(Collective))
-    return bool(steps) and all(each.in_backward for each in steps) and not apart and not observed.first(UntrackedWait)
+    apart = _sends_samples(observed) or observed.first(UntrackedWait)
+    return bool(steps) and all(each.in_backward for each in steps) and not apart
+
+
+def _sends_samples(observed: Observed) -> bool:
+    return any(each.op.startswith(("all_to_all", "scatter")) for each in observed.of(Collective))
 
 
 def trains_apart(observed: Observed) -> bool:
@@ -369,6 +374,12 @@ def hooks(observed: Observed) -> tuple[str, ...]:
 def was_replayed(replay: Observed) -> bool:
     """Return whether a run at world size 1 came as far as the recorded steps."""
     return any(replay.of(ReplayedStep, ReplayEnd))
+
+
+def other_batches(replay: Observed | None) -> int:
+    """Return how many different batches ranks made for a step of which one rank made another; 0 if it repeated any step."""
+    ends = [] if steps_of(replay) or replay is None else list(replay.of(ReplayEnd))
+    return max((each.other_batches for each in ends), default=0)
 
 
 def files_made(observed: Observed) -> frozenset[str]:

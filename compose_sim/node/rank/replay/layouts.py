@@ -15,7 +15,7 @@ class Layout(NamedTuple):
 
     ranks: tuple[int, ...]  # whose values make up the whole; others hold copies of these
     dim: int | None = None  # None if each holds the whole
-    groups: int = 1  # fused matrices that are divided each by itself
+    groups: int = 1  # fused matrices, or single rows, that are divided each by itself
 
     def joined(self, values: Sequence[Any], *, nearest_to: Any = None) -> Any:
         """
@@ -69,8 +69,9 @@ def _ways(whole: Any, parts: Sequence[Any]) -> Iterator[tuple[int, int]]:
             and others == {(*whole.shape[:dim], *whole.shape[dim + 1 :])}
         ):
             yield from ((dim, groups) for groups in range(1, _MOST_GROUPS) if all(size % groups == 0 for size in sizes))
+            yield dim, max(sizes)  # dealt out one by one, such as the rows of a table
 
 
 def _concatenated(parts: Sequence[Any], dim: int, groups: int) -> Any:
     chunks = [part.chunk(groups, dim) for part in parts]
-    return torch.cat([chunk[group] for group in range(groups) for chunk in chunks], dim)
+    return torch.cat([chunk[group] for group in range(groups) for chunk in chunks if group < len(chunk)], dim)

@@ -62,6 +62,7 @@ class Recorder:
         self._pending: dict[str, Any] | None = None
         self._hooked = False
         self._wraps = False  # whether a model is wrapped
+        self._covered: set[int] = set()  # the optimizers that train only what a wrapper holds
         self._parts: dict[str, Any] | None = None  # of a step
         self._shared: dict[int, list[bool]] = {}  # by optimizer: the parameters of which each rank keeps its own
         self._flat: dict[int, shards.FlatPart] = {}  # by the id of a parameter that the first FSDP shards
@@ -183,9 +184,10 @@ class Recorder:
             "inputs": inputs,
             "rows": rows,
             "held": held_by(parameters_of(optimizer)) if inputs and not self.steps else None,
+            "outside": self._wraps and index not in self._covered,
         }
         self._parts = None
-        if self.steps < _STEPS_IN_PARTS and self._may_hold_parts(optimizer):
+        if self.steps < _STEPS_IN_PARTS and self._may_hold_parts(optimizer, index):
             gradients = gradients_of(optimizer, self.clipped)
             self._parts = {"before": self._copies(optimizer), "gradients": gradients}
         self.context.note(RecordedStep(self.steps, index, self.rng_usage.take(), self._fetched, len(inputs)))
@@ -228,12 +230,12 @@ class Recorder:
         if self.steps >= self.steps_wanted:
             self._stop("steps", "")
 
-    def _may_hold_parts(self, optimizer: Any) -> bool:
+    def _may_hold_parts(self, optimizer: Any, index: int) -> bool:
         """Return whether this rank may hold parts of parameters by the script's own means, and these are few enough to keep now."""
         parameters = parameters_of(optimizer)
         is_plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
         copies = 3 * (_STEPS_IN_PARTS if self.steps else 1)
-        return is_plain and not self._wraps and copies * batches.weight(parameters) <= self._room
+        return is_plain and index not in self._covered and copies * batches.weight(parameters) <= self._room
 
     def closed_over(self) -> None:
         """Stop recording, because the optimizer computes gradients by itself, more than once per step."""
@@ -268,6 +270,7 @@ class Recorder:
         found, flat = describe(optimizer, index, models)
         self._flat |= flat
         self._wraps = bool(models.parallel or models.fully_sharded)
+        self._covered |= {index} if found.covered or models.fully_sharded else set()
         held = {id(parameter) for model in models.parallel for parameter in model.parameters()}
         self._shared[index] = [found.sharded and id(each) not in held for each in parameters_of(optimizer)]
         self._hooked = bool(found.hooks) or any(map(computes_low, models.fully_sharded))

@@ -193,6 +193,8 @@ class Replayer:
         ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
         shapes = [one.shape == other.shape for one, other in zip(held, recorded["after"])]
         self._layouts, kept = [], None
+        if all(shapes) and recorded["outside"]:
+            self.end("the optimizer trains parameters that are in no DistributedDataParallel model")
         if all(shapes) and self.alone is None and self._are_apart():
             self.end("ranks began with different values of parameters that have the same shape at world size 1")
         if not all(shapes):
@@ -283,8 +285,10 @@ class Replayer:
         theirs = [rank.steps[self._step]["inputs"] for rank in self.record if self._step < len(rank.steps)]
         chosen = theirs if self.alone is None else theirs[self.alone : self.alone + 1]
         if any(chosen) and not are_joined(ours, chosen):
+            different = {tuple(sorted(each.items())) for each in chosen}
             self.end(
-                "at world size 1 the script makes other batches than all ranks together; those of a DataLoader could be compared"
+                "at world size 1 the script makes other batches than all ranks together; those of a DataLoader could be compared",
+                other_batches=len(different),
             )
 
     def after_step(self, optimizer: Any) -> None:
@@ -379,9 +383,9 @@ class Replayer:
             return "low"
         return "tf32" if any(parameter.is_cuda for parameter in parameters_of(optimizer)) else "float32"
 
-    def end(self, why: str) -> NoReturn:
+    def end(self, why: str, *, other_batches: int = 0) -> NoReturn:
         """End the script here."""
-        self.context.note(ReplayEnd(why, self._step))
+        self.context.note(ReplayEnd(why, self._step, other_batches))
         self.context.flush()
         if self._ended or threading.current_thread() is not threading.main_thread():
             sys.stdout.flush()

@@ -175,6 +175,30 @@ def test_ranks_that_leave_a_join_with_other_states_of_their_optimizer_are_warned
     assert (result.status, result.ranks) == (status, (0, 1))
 
 
+def test_the_end_of_a_join_hides_no_other_state_of_an_optimizer() -> None:
+    tables = [TensorTable(0, 9, (TensorRow("optimizer state", None, "kept", (4,)),))]
+    third = [JOIN, state(3, "g"), step(4)]  # as equal as after any join
+    ranks = {
+        0: [ddp(), *joined("a", "b"), *tables, JOIN, state(2, "d"), step(3), state(3, "e"), *third],
+        1: [
+            ddp(),
+            *joined("a", "b", "c"),
+            *tables,
+            JOIN,
+            state(3, "d"),
+            step(4),
+            state(4, "f"),
+            JOIN,
+            state(4, "g"),
+            step(5),
+        ],
+    }
+
+    result = params_in_sync.judge(case(ranks))
+
+    assert (result.status, result.ranks) == (WARNED, (0, 1))
+
+
 def test_a_rank_that_reduces_and_never_steps_fails_unless_it_is_sent_the_weights() -> None:
     def ranks(*more: Record) -> dict[int, Records]:
         return {0: [ddp(), *training("a", "b", "c", "d"), *more], 1: [ddp(), *[forward()] * 4, *more]}
