@@ -79,6 +79,7 @@ class ReplayedStep(Record):
         0  # parameters of which each rank holds a part; these were put together, or left out if they are not known
     )
     is_part: bool = False  # whether the one that differs most is one of them
+    stage: int | None = None  # the only rank that holds it, as a stage of a pipeline
     of_update: bool = False  # whether what the step made of the parameters was compared, not the gradient
 
 

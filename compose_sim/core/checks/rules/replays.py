@@ -136,6 +136,15 @@ def _in_parts(step: ReplayedStep, case: Case) -> Result:
             "once.",
             at=step_place(case),
         )
+    if step.stage is not None:
+        return failed(
+            f"{_step_text(step)}: only rank {step.stage} holds this parameter, and its gradient differs from that of one rank with all "
+            f"stages and the same samples ({_numbers(step)})",
+            fix="Find what a stage overwrites before its backward pass (a buffer that it receives into again), leaves out, or divides "
+            "by another number of micro-batches.",
+            at=step_place(case),
+            ranks=(step.stage,),
+        )
     if step.is_part:
         return (failed if is_certain else warned)(
             f"{_step_text(step)}: ranks hold parts of this parameter, and the gradients of the parts, put together, differ from that "
@@ -324,7 +333,7 @@ def _reason_against_models(observed: Observed, models: Sequence[RecordedModels])
             return f"{outside[0]} keeps part of its state on each rank"
         if each.sharded:
             continue  # ranks that share parameters are one rank in a replay
-        if not each.ranks and (_averages_by_hand(observed) or _computes_together(observed)):
+        if not each.ranks and (_averages_by_hand(observed) or _computes_together(observed) or _are_stages(observed)):
             continue
         if not each.ranks:
             return "no model is wrapped in DistributedDataParallel"
@@ -353,6 +362,13 @@ def _computes_together(observed: Observed) -> bool:
     steps = list(observed.of(SketchedStep))
     apart = _sends_samples(observed) or observed.first(UntrackedWait)
     return bool(steps) and all(each.in_backward for each in steps) and not apart
+
+
+def _are_stages(observed: Observed) -> bool:
+    """Return whether all ranks step equally often and send each other messages, as the stages of a pipeline do."""
+    steps = {sum(1 for _ in rank.of(OptimizerStep)) for rank in observed}
+    sends = all(any("send" in each.how or "recv" in each.how for each in rank.of(UntrackedWait)) for rank in observed)
+    return sends and len(steps) == 1 and steps != {0}
 
 
 def _sends_samples(observed: Observed) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 _MOST_GROUPS = 4  # of a fused matrix, such as query, key and value
+_MOST_PADDING = 0.25  # of the whole: what ranks add to hold equally much
 
 
 class Layout(NamedTuple):
@@ -16,6 +17,7 @@ class Layout(NamedTuple):
     ranks: tuple[int, ...]  # whose values make up the whole; others hold copies of these
     dim: int | None = None  # None if each holds the whole
     groups: int = 1  # fused matrices, or single rows, that are divided each by itself
+    size: int | None = None  # of the whole along the dimension, if what ranks hold is padded
 
     def joined(self, values: Sequence[Any], *, nearest_to: Any = None) -> Any:
         """
@@ -26,10 +28,12 @@ class Layout(NamedTuple):
         if self.dim is None:
             known = [each for each in values if each is not None]
             if nearest_to is None or not known:
-                return values[0]
+                return values[self.ranks[0]]
             return min(known, key=lambda each: float((each - nearest_to).norm()))
         parts = [values[rank] for rank in self.ranks]
-        return None if any(part is None for part in parts) else _concatenated(parts, self.dim, self.groups)
+        if any(part is None for part in parts):
+            return None
+        return _concatenated(parts, self.dim, self.groups, self.size)
 
 
 def infer(whole: Any, held: Sequence[Any], known: Sequence[Layout] = ()) -> Layout | None:
@@ -38,13 +42,56 @@ def infer(whole: Any, held: Sequence[Any], known: Sequence[Layout] = ()) -> Layo
 
     Parts that begin as zeros look alike: then the parts of other parameters, whose layouts are `known`, tell which ranks hold copies.
     """
-    if all(each.shape == whole.shape and torch.equal(each, whole) for each in held):
-        return Layout((0,))
+    holding = [rank for rank, each in enumerate(held) if each is not None]
+    if all(_same(held[rank], whole) for rank in holding):
+        return Layout((holding[0],))
+    if len(holding) < len(held):
+        return None
     for ranks in dict.fromkeys(_candidates(held, known)):
-        for dim, groups in _ways(whole, [held[rank] for rank in ranks]):
-            if torch.equal(_concatenated([held[rank] for rank in ranks], dim, groups), whole):
-                return Layout(ranks, dim, groups)
+        for dim, groups, size in _ways(whole, [held[rank] for rank in ranks]):
+            if torch.equal(_concatenated([held[rank] for rank in ranks], dim, groups, size), whole):
+                return Layout(ranks, dim, groups, size)
     return None
+
+
+def positions(wholes: Sequence[Any], held: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]] | None:
+    """
+    Return where each rank keeps each parameter: at its own place, or if ranks are the stages of a pipeline, in the list of a stage.
+
+    None if these are not all parameters. Stages follow one another; a later one may also hold a copy of what an earlier one holds.
+    """
+    if all(len(own) == len(wholes) for own in held):
+        return [(at,) * len(held) for at in range(len(wholes))]
+    found: list[dict[int, int]] = []
+    begin = 0
+    for rank, own in enumerate(held):
+        copies = [other for other in range(rank) if len(held[other]) == len(own) and all(map(_same, held[other], own))]
+        stage = found[copies[0]] if copies else _stage(wholes, own, begin)
+        if stage is None:
+            return None
+        found.append(stage)
+        begin = max([begin, *(at + 1 for at in stage)])
+    kept = [tuple(stage.get(at) for stage in found) for at in range(len(wholes))]
+    return kept if all(any(place is not None for place in each) for each in kept) else None
+
+
+def _stage(wholes: Sequence[Any], own: Sequence[Any], begin: int) -> dict[int, int] | None:
+    """Return the places of these parameters of a stage, by the place in the whole, from which on they follow one another."""
+    found: dict[int, int] = {}
+    for place, each in enumerate(own):
+        if begin < len(wholes) and _same(each, wholes[begin]):
+            found[begin] = place
+            begin += 1
+            continue
+        earlier = next((at for at in range(begin) if at not in found and _same(each, wholes[at])), None)
+        if earlier is None:
+            return None
+        found[earlier] = place
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
 
 
 def _candidates(held: Sequence[Any], known: Sequence[Layout]) -> Iterator[tuple[int, ...]]:
@@ -58,20 +105,27 @@ def _candidates(held: Sequence[Any], known: Sequence[Layout]) -> Iterator[tuple[
     yield from (layout.ranks for layout in known if layout.dim is not None)
 
 
-def _ways(whole: Any, parts: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the dimensions along which parts have the size of the whole together, each with possible numbers of fused matrices."""
+def _ways(whole: Any, parts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
+    """
+    Yield the dimensions along which parts have the size of the whole together, each with possible numbers of fused matrices.
+
+    With some padding at the end, the last part of the tuple is the size of the whole.
+    """
     for dim in range(whole.dim()):
         sizes = [part.shape[dim] for part in parts if part.dim() == whole.dim()]
         others = {(*part.shape[:dim], *part.shape[dim + 1 :]) for part in parts}
-        if (
-            len(sizes) == len(parts)
-            and sum(sizes) == whole.shape[dim]
-            and others == {(*whole.shape[:dim], *whole.shape[dim + 1 :])}
-        ):
-            yield from ((dim, groups) for groups in range(1, _MOST_GROUPS) if all(size % groups == 0 for size in sizes))
-            yield dim, max(sizes)  # dealt out one by one, such as the rows of a table
+        if len(sizes) < len(parts) or others != {(*whole.shape[:dim], *whole.shape[dim + 1 :])}:
+            continue
+        size, padding = whole.shape[dim], sum(sizes) - whole.shape[dim]
+        if padding == 0:
+            fused = (groups for groups in range(1, _MOST_GROUPS) if all(each % groups == 0 for each in sizes))
+            yield from ((dim, groups, None) for groups in fused)
+            yield dim, max(sizes), None  # dealt out one by one, such as the rows of a table
+        elif 0 < padding <= _MOST_PADDING * size and len(set(sizes)) == 1:
+            yield dim, 1, size
 
 
-def _concatenated(parts: Sequence[Any], dim: int, groups: int) -> Any:
+def _concatenated(parts: Sequence[Any], dim: int, groups: int, size: int | None) -> Any:
     chunks = [part.chunk(groups, dim) for part in parts]
-    return torch.cat([chunk[group] for group in range(groups) for chunk in chunks if group < len(chunk)], dim)
+    joined = torch.cat([chunk[group] for group in range(groups) for chunk in chunks if group < len(chunk)], dim)
+    return joined if size is None else joined.narrow(dim, 0, size).contiguous()

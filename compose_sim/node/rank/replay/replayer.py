@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
+from ...shared import emulation
 from .. import tracked
 from ..context import RankContext
 from ..torch_hooks.updates_by_hand import stands_in
@@ -36,7 +37,7 @@ from .gradients import (
     unset_settings,
 )
 from .inputs import Inputs, are_joined, held_by, replicated
-from .layouts import Layout, infer
+from .layouts import Layout, infer, positions
 
 _ALL_PARTS = "the steps of which all parts were recorded have been repeated"
 _ONLY_GPU = {f"cuda:{index}": "cuda:0" for index in range(1, 64)}  # a node of the recorded run may have more
@@ -65,7 +66,9 @@ class Replayer:
         self._fetched = 0
         self._why_not = ""
         self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
-        self._inferred: dict[int, list[Layout]] = {}  # by optimizer, at its first step
+        # By optimizer, at its first step, with the places of the parameters in what each rank holds
+        self._inferred: dict[int, tuple[list[Layout], list[tuple[int | None, ...]]]] = {}
+        self._stages: list[bool] = []  # whether only some ranks hold the parameter at all
         self._before: list[Any] = []
         self._largest = 0.0
         self._now: dict[str, Any] = {}
@@ -191,7 +194,8 @@ class Replayer:
             self._begin_update(optimizer, recorded)
             return
         ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
-        shapes = [one.shape == other.shape for one, other in zip(held, recorded["after"])]
+        shapes = [len(held) == len(recorded["after"])]
+        shapes += [one.shape == other.shape for one, other in zip(held, recorded["after"])]
         self._layouts, kept = [], None
         if all(shapes) and recorded["outside"]:
             self.end("the optimizer trains parameters that are in no DistributedDataParallel model")
@@ -229,20 +233,25 @@ class Replayer:
     def _put_together(self, held: list[Any], ours: Any, recorded: dict[str, Any]) -> list[Layout]:
         """Put what ranks hold in parts together, in the record of this step, and return how; nothing if that is not possible."""
         parts = [self._load(file) for file in self._parts(self._step) if self.alone is None]
-        if not parts or any(len(part["before"]) != len(held) for part in parts):
-            return []
         wholes = [shards.copied(each) for each in held]
-        layouts = self._inferred.get(recorded["optimizer"], [])
+        layouts, places = self._inferred.get(recorded["optimizer"], ([], None))
+        places = places or positions(wholes, [part["before"] for part in parts])
+        if not parts or places is None:
+            return []
+
+        def held_at(name: str, at: int) -> list[Any]:
+            return [None if place is None else part[name][place] for part, place in zip(parts, places[at])]
+
         for _ in range(0 if layouts else 2):  # the parts of matrices tell how those are divided that begin as zeros
-            found = [infer(each, [part["before"][at] for part in parts], layouts) for at, each in enumerate(wholes)]
+            found = [infer(each, held_at("before", at), layouts) for at, each in enumerate(wholes)]
             layouts = [each for each in found if each is not None]
         if len(layouts) < len(held):
             return []
-        self._inferred[recorded["optimizer"]] = layouts
+        self._inferred[recorded["optimizer"]] = layouts, places
+        self._stages = [place.count(None) > 0 for place in places]
         for name, mine in (("gradients", ours), ("after", wholes)):
             recorded[name] = [
-                layout.joined([part[name][at] for part in parts], nearest_to=mine[at])
-                for at, layout in enumerate(layouts)
+                layout.joined(held_at(name, at), nearest_to=mine[at]) for at, layout in enumerate(layouts)
             ]
         return layouts
 
@@ -284,6 +293,7 @@ class Replayer:
         ours = self.inputs.take(optimizer)
         theirs = [rank.steps[self._step]["inputs"] for rank in self.record if self._step < len(rank.steps)]
         chosen = theirs if self.alone is None else theirs[self.alone : self.alone + 1]
+        chosen = [each for each in chosen if each]  # other stages of a pipeline are given no samples
         if any(chosen) and not are_joined(ours, chosen):
             different = {tuple(sorted(each.items())) for each in chosen}
             self.end(
@@ -357,7 +367,7 @@ class Replayer:
             ReplayedStep(
                 step=self._step,
                 optimizer=recorded["optimizer"],
-                tensor=recorded["names"][compared.worst] if recorded["names"] else "",
+                tensor=_name(recorded["names"], compared.worst),
                 finite=compared.finite,
                 vanished=compared.vanished,
                 difference=compared.difference,
@@ -370,18 +380,25 @@ class Replayer:
                 recorded_settings=tuple(recorded["settings"]),
                 divisors=tuple(sorted(self.divisors)),
                 batch_size=max(batch_sizes, default=0),
-                parts=parts or sum(layout.dim is not None for layout in self._layouts),
+                parts=parts or (sum(map(self._is_in_parts, range(len(self._layouts))))),
                 is_part=bool(self._layouts) and self._layouts[compared.worst].dim is not None,
+                stage=self._layouts[compared.worst].ranks[0]
+                if self._layouts and self._stages[compared.worst]
+                else None,
                 of_update=of_update,
                 batches_per_step=recorded["fetched"] / (self._step + 1) or 1.0,
             )
         )
 
+    def _is_in_parts(self, at: int) -> bool:
+        return self._layouts[at].dim is not None or self._stages[at]
+
     def _precision_of(self, optimizer: Any, recorded: dict[str, Any]) -> Precision:
         kinds = {parameter.dtype for parameter in parameters_of(optimizer)}
         if self.low or recorded["hooked"] or kinds & {torch.float16, torch.bfloat16}:
             return "low"
-        return "tf32" if any(parameter.is_cuda for parameter in parameters_of(optimizer)) else "float32"
+        is_gpu = not emulation.is_on() and any(parameter.is_cuda for parameter in parameters_of(optimizer))
+        return "tf32" if is_gpu else "float32"
 
     def end(self, why: str, *, other_batches: int = 0) -> NoReturn:
         """End the script here."""
@@ -392,6 +409,10 @@ class Replayer:
             os._exit(0)  # the script catches SystemExit, or waits for one of its threads
         self._ended = True
         raise SystemExit(0)
+
+
+def _name(names: list[str], at: int) -> str:
+    return names[at] if at < len(names) else f"parameter {at}"
 
 
 class Replayed:

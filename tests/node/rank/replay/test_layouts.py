@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compose_sim.node.rank.replay.layouts import Layout, infer
+from compose_sim.node.rank.replay.layouts import Layout, infer, positions
 
 WHOLE = torch.arange(96.0).reshape(12, 8)
 FUSED = [torch.cat([part.chunk(2)[rank] for part in WHOLE.chunk(3)]) for rank in range(2)]
@@ -45,3 +45,33 @@ def test_parts_that_look_alike_are_divided_as_others_are() -> None:
 def test_a_gradient_of_which_a_rank_has_no_part_is_none() -> None:
     assert Layout((0, 1), 0).joined([WHOLE[:6], None]) is None
     assert Layout((0,)).joined([None, WHOLE]) is None
+
+
+def test_rows_may_be_dealt_out_and_padded() -> None:
+    dealt = [WHOLE[rank::5] for rank in range(5)]
+    padded = [WHOLE[:7], torch.cat([WHOLE[7:], torch.ones(2, 8)])]
+
+    assert infer(WHOLE, dealt) == Layout((0, 1, 2, 3, 4), 0, 3)
+    assert torch.equal(Layout((0, 1, 2, 3, 4), 0, 3).joined(dealt), WHOLE)
+    assert infer(WHOLE, padded) == Layout((0, 1), 0, 1, 12)
+    assert torch.equal(Layout((0, 1), 0, 1, 12).joined(padded), WHOLE)
+    assert infer(WHOLE, [WHOLE, WHOLE + 1]) is None  # no padding: twice as much
+
+
+def test_stages_follow_one_another() -> None:
+    first, second, third, zeros = WHOLE[:2], WHOLE[2:4], WHOLE[4:], torch.zeros(3)
+    wholes = [first, zeros, second, zeros, third]
+
+    assert positions(wholes, [[first, zeros], [second, zeros, third]]) == [
+        *((0, None), (1, None), (None, 0), (None, 1), (None, 2))
+    ]
+    # Two replicas of each stage; the last one also holds what the first one holds
+    held = [[first, zeros], [first, zeros], [first, second, zeros, third], [first, second, zeros, third]]
+    assert positions(wholes, held) == [
+        *((0, 0, 0, 0), (1, 1, None, None), (None, None, 1, 1), (None, None, 2, 2), (None, None, 3, 3))
+    ]
+    assert positions(wholes, [[first, zeros], [second, zeros]]) is None  # of one stage nothing is known
+    assert positions(wholes, [[first, zeros], [third, second, zeros]]) is None
+    assert positions([first, second], [[first.T], [second.T], [third]]) is None
+    assert infer(second, [None, second]) == Layout((1,))
+    assert Layout((1,)).joined([None, second]) is second
