@@ -396,10 +396,14 @@ class RanksEvaluated:
 
 
 def evaluations(observed: Observed) -> Iterator[RanksEvaluated]:
-    """Yield the models that at least two ranks evaluated after the same step."""
+    """Yield the models that at least two ranks evaluated after the same step, also several on one line."""
     found: dict[object, dict[int, EvaluatedModel]] = {}
-    for each in observed.of(EvaluatedModel):
-        found.setdefault((each.steps, each.type, each.at, each.rows), {}).setdefault(each.rank, each)
+    for rank in observed:
+        seen = Counter[object]()
+        for each in rank.of(EvaluatedModel):
+            kind = each.steps, each.type, each.at, each.rows
+            found.setdefault((kind, seen[kind]), {})[rank.rank] = each
+            seen[kind] += 1
     yield from (RanksEvaluated(by_rank=by_rank) for by_rank in found.values() if len(by_rank) > 1)
 
 

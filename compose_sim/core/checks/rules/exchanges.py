@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
-from compose_sim.core.checks import Case, Result, failed, names_text, ranks_text, warned, where
-from compose_sim.core.checks.replica_diff import MAX_METRIC, Difference, step_at
+from compose_sim.core.checks import CHECKPOINT_ENDINGS, Case, Result, failed, names_text, ranks_text, warned, where
+from compose_sim.core.checks.replica_diff import MAX_METRIC, Difference, Key, samples_of, step_at
 from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
@@ -29,9 +29,10 @@ from compose_sim.core.checks.sketches import (
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_16_BIT, ROUNDING_COMBINATION
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import Sketch, SketchedStep
-from compose_sim.node.records.models import DdpModel, OptimizerStep
-from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.models import DdpModel, OptimizerStep, TensorHashes
+from compose_sim.node.records.process_groups import Collective, LaterCollectives, UntrackedWait
 from compose_sim.node.records.timings import StepTimes
 
 _MIN_EXCHANGES = 2  # exchanges
@@ -147,6 +148,44 @@ def joined_apart(case: Case, found: Difference) -> Result:
         at=step.at if step else None,
         ranks=[rank for ranks in found.agreeing for rank in ranks],
     )
+
+
+def saved_apart(case: Case) -> Result | None:
+    """Find ranks that average their weights now and then, but not after the last steps, of which one rank saves its own."""
+    held = {rank.rank: _held_at_last(rank) for rank in case.observed}
+    common = set.intersection(*map(set, held.values()))
+    savers = [saved for rank in case.observed if (saved := _saved_at_end(rank))]
+    if len(savers) != 1 or not common or any(len({held[rank][key] for rank in held}) == 1 for key in common):
+        return None
+    return warned(
+        f"rank {savers[0].rank} saves {savers[0].path} after the last step{where(savers[0].at)}, but all "
+        f"{format_count(len(common), 'parameter')} differ between ranks then: they average weights now and then, and the steps since "
+        "the last time are never averaged",
+        fix="Average the weights once more after the last step, before they are saved or evaluated.",
+        at=savers[0].at,
+        ranks=sorted(held),
+    )
+
+
+def _held_at_last(rank: RankObserved) -> dict[tuple[int, Key], str | None]:
+    """Return the hashes of the parameters, with the step, after which the rank exchanged no more weights; none if it did."""
+    sampled = [(nth, values) for nth, values in samples_of(rank, by_join=False).values() if nth]
+    last = rank.last(TensorHashes)
+    if not sampled or not last or rank.first(LaterCollectives) or rank.first(UntrackedWait):
+        return {}
+    nth, values = sampled[-1]
+    held = {(nth, key): each for key, each in values.items() if key[0] == "parameter"}
+    given = {shape for each in rank.of(Collective) if each.index > last.index for shape in each.shapes}
+    is_whole = any(prod(shape) > MAX_METRIC for shape in given)
+    return {} if is_whole or given & {each[0] for each in held.values()} else {key: held[key][-1] for key in held}
+
+
+def _saved_at_end(rank: RankObserved) -> FileUse | None:
+    """Return the checkpoint that a rank wrote after its last step, if it read none then."""
+    steps = [each.index for each in rank.of(OptimizerStep)]
+    later = [each for each in rank.of(FileUse) if steps and each.index > steps[-1]]
+    uses = [each for each in later if each.path.endswith(CHECKPOINT_ENDINGS)]
+    return uses[0] if uses and not any(each.op == "read" for each in uses) else None
 
 
 def added_weights(optimizer: Optimizer) -> Result | None:

@@ -39,6 +39,7 @@ from compose_sim.core.checks.rules.exchanges import (
     joined_apart,
     of_nothing,
     overwritten,
+    saved_apart,
     undone,
 )
 from compose_sim.core.checks.rules.updates import (
@@ -133,7 +134,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
         or copy
         or other_constants(case)
         or other_attributes(case)
-        or (None if averages else helper_apart(case))
+        or (saved_apart(case) if averages else helper_apart(case))
     )
     if problem:
         return problem

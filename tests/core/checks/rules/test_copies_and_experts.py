@@ -36,6 +36,16 @@ def trained(evaluated: str, statistics: str = "s") -> list[Record]:
     ]
 
 
+def test_of_two_models_on_one_line_the_one_that_was_never_updated_is_found() -> None:
+    def ranks(average: str) -> dict[int, list[Record]]:
+        also = [trained(each)[-1] for each in ("c", average)]
+        return {0: [ddp(), *trained("b"), also[0]], 1: [ddp(), *trained("b"), also[1]]}
+
+    assert params_in_sync.judge(case(ranks("c"))).status == "passed"
+    result = params_in_sync.judge(case(ranks("a")))
+    assert (result.status, result.ranks, at(result)) == ("failed", (1,), AT)
+
+
 @pytest.mark.parametrize(
     ("drifts", "given", "moved", "wider", "status"),
     [

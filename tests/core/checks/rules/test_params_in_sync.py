@@ -12,6 +12,7 @@ from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED, Resu
 from compose_sim.core.checks.rules.replicas import params_in_sync
 from compose_sim.core.checks.rules.wrapping import divided_apart
 from compose_sim.node.records.data import Join, LoaderInfo
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, SketchedTensors
 from compose_sim.node.records.models import (
     BY_HAND,
@@ -525,3 +526,24 @@ def test_groups_that_never_exchange_weights_are_warned_of(
         return [*notes, replace(all_reduce(*shape), group=group), state(1, f"b{rank}"), step(2)]
 
     assert params_in_sync.judge(case({rank: records(rank) for rank in range(4)})).status == status
+
+
+@pytest.mark.parametrize(
+    ("end", "others", "status"),
+    [
+        ([FileUse("write", "last.pt", at=AT)], [], WARNED),
+        ([], [], PASSED),  # nothing is saved
+        ([FileUse("write", "last.pt", at=AT)], [FileUse("write", "rank1.pt")], PASSED),  # each rank saves its own
+        ([FileUse("write", "log.txt", at=AT)], [], PASSED),
+        ([FileUse("read", "best.pt"), FileUse("write", "best.pt", at=AT)], [], PASSED),  # loaded again before
+        ([all_reduce(4, 2), FileUse("write", "last.pt", at=AT)], [all_reduce(4, 2)], PASSED),  # averaged at last
+        ([all_reduce(99), FileUse("write", "last.pt", at=AT)], [all_reduce(99)], PASSED),  # as one tensor
+    ],
+)
+def test_steps_since_the_last_average_are_not_saved(end: Records, others: Records, status: str) -> None:
+    def rank(number: int) -> Records:
+        return [ddp(), *training("a", "be"[number], "c", "df"[number])]
+
+    result = params_in_sync.judge(case({0: [*rank(0), *end], 1: [*rank(1), *others]}))
+
+    assert (result.status, at(result)) == (status, AT if status == WARNED else None), result.detail
