@@ -22,7 +22,7 @@ def main(epochs: int = 3) -> None:
     station = Station(dist.get_rank())
     torch.manual_seed(12)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 10), nn.SiLU(), nn.Linear(10, 1)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=3e-2)
     for _ in range(epochs):
         with model.join():
             for rows in station.batches():

@@ -68,6 +68,7 @@ class Replayer:
         self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
         # By optimizer, at its first step, with the places of the parameters in what each rank holds
         self._inferred: dict[int, tuple[list[Layout], list[tuple[int | None, ...]]]] = {}
+        self._has_stages = False
         self._stages: list[bool] = []  # whether only some ranks hold the parameter at all
         self._before: list[Any] = []
         self._largest = 0.0
@@ -199,6 +200,8 @@ class Replayer:
         self._layouts, kept = [], None
         if all(shapes) and recorded["outside"]:
             self.end("the optimizer trains parameters that are in no DistributedDataParallel model")
+        if all(shapes) and self._has_stages:
+            self.end("at world size 1 the model is one stage of a pipeline")
         if all(shapes) and self.alone is None and self._are_apart():
             self.end("ranks began with different values of parameters that have the same shape at world size 1")
         if not all(shapes):
@@ -293,9 +296,10 @@ class Replayer:
         ours = self.inputs.take(optimizer)
         theirs = [rank.steps[self._step]["inputs"] for rank in self.record if self._step < len(rank.steps)]
         chosen = theirs if self.alone is None else theirs[self.alone : self.alone + 1]
-        chosen = [each for each in chosen if each]  # other stages of a pipeline are given no samples
-        if any(chosen) and not are_joined(ours, chosen):
-            different = {tuple(sorted(each.items())) for each in chosen}
+        given = [each for each in chosen if each]
+        self._has_stages = 0 < len(given) < len(chosen)  # of a pipeline, of which one or two are given the samples
+        if given and not are_joined(ours, given):
+            different = {tuple(sorted(each.items())) for each in given}
             self.end(
                 "at world size 1 the script makes other batches than all ranks together; those of a DataLoader could be compared",
                 other_batches=len(different),
