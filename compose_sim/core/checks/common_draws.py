@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.data import TrainingForward
+from compose_sim.node.records.data import GeneratorDraw, TrainingForward
+from compose_sim.node.records.record import Place
 
 Pair = tuple[int, int]
 Draws = dict[Any, int]  # a hash of a generator's state, by when it was drawn from, and which one
@@ -51,6 +55,47 @@ def alike_after_load(observed: Observed, pairs: Sequence[Pair]) -> list[Pair]:
         and before
         and all(left != right for left, right in before)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class OneRanksState:
+    """A line in which ranks drew other numbers, and the same ones once each went on from a state that it had loaded."""
+
+    pairs: list[Pair]
+    at: Place
+    loaded: Place
+
+
+def from_one_state(observed: Observed) -> OneRanksState | None:
+    """Find the first line in which the script's own code draws alike on two ranks since both loaded the state of one generator."""
+    draws: dict[Place, dict[int, tuple[dict[Any, str], dict[Any, str]]]] = {}  # by line and rank: before and after
+    origins: dict[Place, Place] = {}
+    for rank in observed:
+        counts: Counter[tuple[Place, int]] = Counter()
+        for each in rank.of(GeneratorDraw):
+            if each.at is None:
+                continue
+            before, after = draws.setdefault(each.at, {}).setdefault(each.rank, ({}, {}))
+            of = after if each.loaded else before
+            of[each.steps, counts[each.at, each.steps]] = each.state
+            counts[each.at, each.steps] += 1
+            if each.loaded:
+                origins.setdefault(each.at, each.loaded)
+    for at, loaded in origins.items():
+        by_rank = draws[at]
+        pairs = [pair for pair in combinations(sorted(by_rank), 2) if _became_alike(*(by_rank[rank] for rank in pair))]
+        if pairs:
+            return OneRanksState(pairs, at, loaded)
+    return None
+
+
+def _became_alike(left: tuple[dict[Any, str], dict[Any, str]], right: tuple[dict[Any, str], dict[Any, str]]) -> bool:
+    """Return whether two ranks drew from other states before, and from the same ones after, in two steps or more of each."""
+    before, after = (
+        [(one[key], other[key], key[0]) for key in one if key in other] for one, other in zip(left, right, strict=True)
+    )
+    enough = all(len({step for _, _, step in part}) >= MIN_DRAWS for part in (before, after))
+    return enough and all(one != other for one, other, _ in before) and all(one == other for one, other, _ in after)
 
 
 def _state(each: TrainingForward, *, forward: bool) -> int | None:

@@ -30,6 +30,7 @@ from compose_sim.errors import OutOfTimeError, SpecError
 from compose_sim.node.records.data import (
     Batch,
     EpochProgress,
+    GeneratorDraw,
     Join,
     LoaderInfo,
     LoaderRanks,
@@ -135,6 +136,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "gradients": (UnusedParameters, OptimizerStep),
     "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
     "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
+    "loaded_generators": (GeneratorDraw,),
     "loaders": (Join, RandomDraws, TrainingForward, *_LOADED, *_REPLAYED),
     "losses": (LossValue,),
     "messages": (SharedBuffer, TakenFromAny, UntrackedWait),

@@ -135,6 +135,16 @@ class RandomDraws(Record):
 
 
 @dataclass(frozen=True)
+class GeneratorDraw(Record):
+    """The script's own code draws random numbers with a function of torch, in a step that is looked at; in `check` only."""
+
+    steps: int  # optimizer steps so far
+    state: str  # a hash of the generator's state before
+    loaded: Place | None = None  # where that, or the one that it goes on from, was loaded after the first step
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class Join(Record):
     """`with model.join()` is entered."""
 

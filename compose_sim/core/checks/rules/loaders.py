@@ -9,7 +9,7 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
-from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, alike_after_load, both, in_loop
+from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, alike_after_load, both, from_one_state, in_loop
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws
@@ -267,6 +267,11 @@ _FIX_SEED = (
 )
 
 
+_FIX_OWN_STATE = (
+    "Save and load the state of each rank's generator, or seed it after the load: manual_seed(seed + dist.get_rank())."
+)
+
+
 @check("same-randomness", "Does each rank draw its own random numbers?", may_follow=("rank-confusion",))
 def same_randomness(case: Case) -> Result:
     """Compare the states of random generators before draws for samples, on all pairs of ranks of a DDP group."""
@@ -298,9 +303,16 @@ def same_randomness(case: Case) -> Result:
         return warned(
             f"{pairs_text(loaded)} drew different random numbers at first, but the same ones in every pass after the state of a "
             "generator was loaded, as if each had loaded that of one rank",
-            fix="Save and load the state of each rank's generator, or seed it again after the load: "
-            "torch.manual_seed(seed + dist.get_rank()).",
+            fix=_FIX_OWN_STATE,
             ranks=sorted({rank for pair in loaded for rank in pair}),
+        )
+    if one := from_one_state(case.observed):
+        return warned(
+            f"{pairs_text(one.pairs)} drew different random numbers{where(one.at)}, but the same ones since each loaded the state of a "
+            f"generator{where(one.loaded)}, which was that of one rank",
+            fix=_FIX_OWN_STATE,
+            at=one.loaded,
+            ranks=sorted({rank for pair in one.pairs for rank in pair}),
         )
     if not compared:
         return not_applicable("no random numbers were seen to be drawn for samples or in a model")

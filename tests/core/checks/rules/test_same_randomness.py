@@ -8,11 +8,11 @@ import pytest
 
 from compose_sim.core.checks import NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.loaders import same_randomness
-from compose_sim.node.records.data import RandomDraws, TrainingForward
+from compose_sim.node.records.data import GeneratorDraw, RandomDraws, TrainingForward
 from compose_sim.node.records.record import Record
 from tests.core.checks.rules.cluster import Records, at, case
 from tests.core.checks.rules.loading import LINE, epoch, loader
-from tests.core.checks.rules.replicas import ddp
+from tests.core.checks.rules.replicas import AT, ddp
 
 
 def fed(state: int, number: int, drew: int = 64) -> TrainingForward:
@@ -79,3 +79,40 @@ def test_ranks_that_draw_alike_after_a_load_are_warned_of(
     }
 
     assert same_randomness.judge(case(ranks)).status == status
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "loads", "status"),
+    [
+        ((1, 2), (5, 5), (True, True), WARNED),
+        ((1, 2), (5, 6), (True, True), NOT_APPLICABLE),  # each its own
+        ((1, 1), (5, 5), (True, True), NOT_APPLICABLE),  # a generator that ranks share
+        ((1, 2), (5, 5), (False, False), NOT_APPLICABLE),  # seeded
+        ((1, 2), (5, 5), (True, False), NOT_APPLICABLE),
+        ((), (5, 5), (True, True), NOT_APPLICABLE),  # nothing was drawn there before
+    ],
+)
+def test_a_generator_of_the_script_that_goes_on_from_the_state_of_one_rank(
+    before: tuple[int, ...], after: tuple[int, int], loads: tuple[bool, bool], status: str
+) -> None:
+    ranks: dict[int, Records] = {
+        rank: [
+            ddp(),
+            *(GeneratorDraw(nth, f"{nth} {seed}", None, LINE) for nth in (1, 2) for seed in before[rank : rank + 1]),
+            *(GeneratorDraw(nth, f"{nth} {after[rank]}", AT if loads[rank] else None, LINE) for nth in (3, 4)),
+        ]
+        for rank in range(2)
+    }
+
+    result = same_randomness.judge(case(ranks))
+
+    assert (result.status, at(result)) == (status, AT if status == WARNED else None)
+
+
+def test_one_draw_after_a_load_may_be_alike_by_intention() -> None:
+    ranks: dict[int, Records] = {
+        rank: [ddp(), *(GeneratorDraw(nth, f"{rank}", None, LINE) for nth in (1, 2)), GeneratorDraw(3, "5", AT, LINE)]
+        for rank in range(2)
+    }
+
+    assert same_randomness.judge(case(ranks)).status == NOT_APPLICABLE
