@@ -51,6 +51,7 @@ from compose_sim.node.records.gradients import (
 from compose_sim.node.records.models import (
     DdpModel,
     EvaluatedModel,
+    KeptTensors,
     LocalBatchNorm,
     LossValue,
     OptimizerStep,
@@ -136,6 +137,7 @@ DEPENDING: Mapping[str, _Kinds] = {
     "gradients": (UnusedParameters, OptimizerStep),
     "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
     "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
+    "kept_tensors": (KeptTensors,),
     "loaded_generators": (GeneratorDraw,),
     "loaders": (Join, RandomDraws, TrainingForward, *_LOADED, *_REPLAYED),
     "losses": (LossValue,),

@@ -163,6 +163,19 @@ class RunningStatistics(Record):
 
 
 @dataclass(frozen=True)
+class KeptTensors(Record):
+    """Tensors that the only object of a class of the script's own keeps, in a script without an optimizer of torch; in `check` only."""
+
+    type: str
+    steps: int  # optimizer steps so far
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]  # elements of each
+    hashes: tuple[str, ...]
+    parameters: tuple[int, ...] = ()  # elements of each parameter that is trained, while it is
+    loaded: Place | None = None  # after a load: where, and only those tensors that have come from it
+
+
+@dataclass(frozen=True)
 class ScheduleMade(Record):
     """A schedule of the learning rate, when the script has ended."""
 

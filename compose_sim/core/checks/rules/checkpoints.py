@@ -7,11 +7,9 @@ Nothing but collectives orders ranks: `HappensBefore` follows them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import combinations
-from math import prod
 from typing import TypeVar
 
 from compose_sim.core.checks import (
@@ -28,8 +26,7 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.repeated_steps import step_place
-from compose_sim.core.checks.replica_diff import Key as TensorKey
-from compose_sim.core.checks.replica_diff import Value, Values, samples_of
+from compose_sim.core.checks.states_of_one import kept_state_of_another, optimizer_state_of_another
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
@@ -39,8 +36,8 @@ from compose_sim.node.records.precautions import LoadedElsewhere, LoadedState, S
 from compose_sim.node.records.process_groups import Collective, DdpForward, InitProcessGroup, UntrackedWait
 from compose_sim.node.records.record import Place, Record
 
-_MAX_ZEROS, _ZEROS_ON_DEVICE = 4 << 20, "0" * 16  # bytes of which all are hashed, and the hash of zeros on a GPU
 _WRITERS = ("write", "update")
+_FIX_PARTS = "Save and load the optimizer's state of each rank: with a file or an entry for each, or with torch.distributed.checkpoint."
 _FIX_WRITE = "Let one rank write (`if dist.get_rank() == 0:`), or put the rank into the file name."
 _FIX_LOCAL = (
     "LOCAL_RANK is 0 once per node. If the nodes share the folder, test RANK instead: `if dist.get_rank() == 0:`."
@@ -370,7 +367,7 @@ def checkpoint_load(case: Case) -> Result:
     for each in case.observed.of(LoadedState):
         if (each.prefix or not each.strict) and (found := _unmatched(case, each)):
             return found
-    if found := _state_of_another(case) or _unfilled(case):
+    if found := _state_of_another(case) or _kept_by_another(case) or _unfilled(case):
         return found
     elsewhere = list(case.observed.of(LoadedElsewhere))
     if elsewhere:
@@ -402,44 +399,29 @@ def _unfilled(case: Case) -> Result | None:
 
 def _state_of_another(case: Case) -> Result | None:
     """Find ranks that each hold a part of a parameter with an optimizer state of its own, until all are given that of one."""
-    held = [samples_of(rank, by_join=False) for rank in case.observed]
-    own: set[TensorKey] = set()
-    for moment in sorted(set.intersection(*map(set, held)) if len(held) > 1 else ()):
-        values = [mine[moment][1] for mine in held]
-        for key in (each for each in values[0] if each[0] == "optimizer state"):
-            weight = ("parameter", key[1], key[2].partition(": ")[0])
-            if not all(key in mine and weight in mine for mine in values) or not values[0][key][0]:
-                continue
-            states, weights = ({mine[each][3] for mine in values} - {None} for each in (key, weight))
-            if len(states) == len(held):
-                own.add(key)
-            elif len(weights) == len(held) and key in own and _are_all_given(key, own, values):
-                return failed(
-                    f"before step {held[0][moment][0] + 1} all ranks have the same optimizer state ({key[2]}), although each holds "
-                    "another part of the parameter, and had a state of its own before: they were given that of one rank",
-                    fix="Save and load the optimizer's state of each rank: with a file or an entry for each, or with "
-                    "torch.distributed.checkpoint.",
-                    at=step_place(case),
-                )
-    return None
-
-
-def _are_all_given(key: TensorKey, own: Collection[TensorKey], values: Sequence[Values]) -> bool:
-    """Return whether ranks have the same in each state of this parameter that was their own: one number may be alike by chance."""
-    others = [each for each in own if each[:2] == key[:2] and each[2].partition(": ")[0] == key[2].partition(": ")[0]]
-    return all(
-        all(other in mine for mine in values)
-        and len({mine[other][3] for mine in values}) == 1
-        and not _may_be_zeros(values[0][other])
-        for other in others
+    found = optimizer_state_of_another(case.observed)
+    if found is None:
+        return None
+    done, name = found
+    return failed(
+        f"before step {done + 1} all ranks have the same optimizer state ({name}), although each keeps that of another part of the "
+        "parameter, and had a state of its own before: they were given that of one rank",
+        fix=_FIX_PARTS,
+        at=step_place(case),
     )
 
 
-def _may_be_zeros(value: Value) -> bool:
-    """Return whether a state may have been set back; the hash of a large tensor does not tell."""
-    shape, dtype, _, hashed = value
-    size = prod(shape) * int("".join(filter(str.isdecimal, (dtype or "").removeprefix("b"))) or 0) // 8
-    return size > _MAX_ZEROS or hashed in (_ZEROS_ON_DEVICE, blake2b(bytes(size), digest_size=8).hexdigest())
+def _kept_by_another(case: Case) -> Result | None:
+    """Find the same for an optimizer that the script has written itself."""
+    found = kept_state_of_another(case.observed)
+    if found is None:
+        return None
+    return failed(
+        f"after step {found.steps} all ranks loaded the same {names_text(found.names)} into {found.type}{where(found.at)}, "
+        "although each had a part of its own before: they were given that of one rank",
+        fix=_FIX_PARTS,
+        at=found.at,
+    )
 
 
 def _unmatched(case: Case, each: LoadedState) -> Result | None:

@@ -56,7 +56,7 @@ def _found() -> Iterator[tuple[type, list[float]]]:
     for each in gc.get_objects():
         kind = type(each)
         if kind not in classes:
-            classes[kind] = _is_users(kind)
+            classes[kind] = is_users(kind)
         if classes[kind]:
             held: dict[str, Any] = getattr(each, "__dict__", {})
             mean: Any = next((held[name] for name in _MEANS if name in held), None)
@@ -64,7 +64,8 @@ def _found() -> Iterator[tuple[type, list[float]]]:
                 yield kind, [float(value) for value in mean.reshape(-1)[: 1 << 16].tolist()]
 
 
-def _is_users(kind: type) -> bool:
+def is_users(kind: type) -> bool:
+    """Return whether a class is one of the script's own."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return bool(file) and is_user_code(str(file))
 

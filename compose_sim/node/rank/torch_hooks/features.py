@@ -40,6 +40,7 @@ WITHOUT = {
     "gathers": "gathered tensors are not recorded",
     "gradients": "gradients are not recorded",
     "groups": "process groups are not recorded",
+    "kept_tensors": "tensors of hand-written optimizers are not recorded",
     "loaded_generators": "draws from generators whose state was loaded are not recorded",
     "loaders": "loaded batches are not recorded",
     "losses": "losses are not recorded",
