@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from .running_statistics import is_users
 
 _MEMORY = "kept_tensors.kept"
 _DEPTH, _MAX_TENSORS, _MAX_ELEMENTS, _MIN_SIZE = 4, 512, 1 << 24, 8
+_CONTAINERS = dict, OrderedDict, defaultdict, list, tuple
 _MAX_LOOKS = 12  # at all objects, after a load
 
 
@@ -54,7 +56,7 @@ def _look_before(context: RankContext, optimizer: Any, *_: Any) -> None:
 
 def _look_after(context: RankContext, _: points.TorchCall) -> None:
     kept: Kept = context.memory[_MEMORY]
-    if not kept.loaded:
+    if not kept.loaded or states.is_capturing():
         return
     loaded, kept.loaded = kept.loaded, {}
     kept.looks += 1
@@ -108,17 +110,25 @@ def _hashed(value: Any) -> _Held:
 
 
 def _tensors_in(value: Any, depth: int, left: list[int], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield, by name, the plain tensors in dicts and lists that are neither parameters nor results of the model."""
+    """Yield, by name, the plain tensors in dicts and lists that may be states; no code of the script runs."""
     torch: Any = sys.modules["torch"]
     if type(value) is torch.Tensor:
-        is_plain = value.layout is torch.strided and value.device.type != "meta" and not value.requires_grad
-        if is_plain and value.is_floating_point() and value.numel() >= _MIN_SIZE and left[0] > 0:
+        if _is_plain(value) and left[0] > 0:
             left[0] -= 1
             yield name, value
-    elif depth and isinstance(value, (Mapping, list, tuple)) and len(value) <= _MAX_TENSORS:
-        for number, (key, each) in enumerate(value.items() if isinstance(value, Mapping) else enumerate(value)):
+    elif depth and type(value) in _CONTAINERS and len(value) <= _MAX_TENSORS:
+        held = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        for number, (key, each) in enumerate(held):
             own = key if isinstance(key, (str, int)) else number  # a dict may be keyed by parameters
             yield from _tensors_in(each, depth - 1, left, f"{name}.{own}" if name else str(own))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Return whether a tensor may be a state; one without memory is that of a parameter which is gathered when it is needed."""
+    torch: Any = sys.modules["torch"]
+    if tensor.requires_grad or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return False
+    return bool(tensor.is_floating_point() and tensor.numel() >= _MIN_SIZE and tensor.untyped_storage().nbytes())
 
 
 def _load(context: RankContext, call: points.TorchCall) -> points.Steps:

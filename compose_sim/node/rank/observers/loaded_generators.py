@@ -150,6 +150,6 @@ def _states_in(value: Any, depth: int, left: list[int]) -> Iterator[Any]:
     if type(value) is torch.Tensor:
         if value.dtype == torch.uint8 and value.dim() == 1 and value.numel() in _SIZES:
             yield value
-    elif depth and isinstance(value, (Mapping, list, tuple)):
-        for each in value.values() if isinstance(value, Mapping) else value:
+    elif depth and isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
             yield from _states_in(each, depth - 1, left)
