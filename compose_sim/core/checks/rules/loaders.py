@@ -10,6 +10,7 @@ from typing import Any
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
 from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, alike_after_load, both, from_one_state, in_loop
+from compose_sim.core.checks.resumed_epochs import explained, resumed_epochs
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, LoaderRanks, RandomDraws
@@ -166,6 +167,10 @@ _FIX_DOUBLED_EVALUATION = (
     "or gather the predictions and cut them at len(data)."
 )
 _FIX_DROPPED_TRAINING = "Shuffle, so that different samples are left out in every epoch, or use drop_last=False."
+_FIX_RESUMED = (
+    "Save how many samples all ranks together have trained on in this epoch: not those of one rank, nor those fetched ahead. If the "
+    "number of the epoch seeds the order, save that too."
+)
 _FIX_DROPPED_EVALUATION = "The metric is not that of all samples: evaluate with drop_last=False in loader and sampler."
 
 
@@ -186,6 +191,8 @@ def sampler_tail(case: Case) -> Result:
                 if result is not None and result.status != "passed":
                     return result
                 looked_at += result is not None
+    if resumed := next(resumed_epochs(case.observed), None):
+        return warned(explained(resumed), fix=_FIX_RESUMED, at=resumed.at)
     if looked_at:
         return passed("every sample was used once per epoch, or left out by a drop_last that the script asked for")
     return not_applicable("no loader that divides one data set by index finished an epoch")
