@@ -230,20 +230,29 @@ def _judge(
         wholes = [
             number for number in others if number not in (point.passage, later) and _is_exhausted(together[number])
         ]
-        whole = max((set().union(*others[number]) for number in wholes), key=len, default=set[int]())
+        sets = {number: set[int]().union(*others[number]) for number in wholes}
+        whole = max(sets.values(), key=len, default=set[int]())
+        if any(len(each) + _size_of_batch(first) < len(whole) for each in sets.values()):
+            continue  # as in a curriculum: how long this epoch should have been is not known
         length = next(iter(together[later].values())).info.length
         size = len(whole) or (0 if by_row else length or 0)
         since = max((number for number in wholes if number < later), default=-1)
         seen = set[int]().union(*(set().union(*others[it]) for it in others if since < it < later))
         is_direct = all(it in others for it in range(since + 1, later)) and point.passage > since
         parts = _Parts(
-            first[: point.trained], second, _is_exhausted(together[later]), whole, size, seen if is_direct else None
+            first=first[: point.trained],
+            second=second,
+            exhausted=_is_exhausted(together[later]),
+            whole=whole,
+            size=size,
+            seen=seen if is_direct else None,
+            is_first=since < 0,
         )
         return parts.again() or parts.skipped() or (parts.reordered() if later - since == 2 else None)
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """Both parts of an epoch, of all ranks together, by batch."""
 
@@ -253,10 +262,11 @@ class _Parts:
     whole: set[int]  # another epoch; empty if there is none
     size: int  # of a whole epoch
     seen: set[int] | None  # all that was taken since the last whole epoch; None if it is not known
+    is_first: bool  # whether there was no whole epoch before
 
     @property
     def batch(self) -> int:
-        return max(map(len, (*self.first, *self.second)))
+        return _size_of_batch((*self.first, *self.second))
 
     @property
     def drawn(self) -> set[int]:
@@ -288,7 +298,10 @@ class _Parts:
         if len(before) * len(self.drawn) / self.size < _BY_CHANCE or not self._is_of_the_whole(before):
             return None
         left = len(self.whole - self.seen - self.drawn)
-        return ("left out", 0, left, self.size) if left >= _MIN_LEFT * self.batch else None
+        # The first epochs may be shorter on purpose. A position that is advanced by too much is a multiple of the right one.
+        is_multiple = abs(left - round(left / len(before)) * len(before)) <= self.batch / 2
+        is_meant = self.is_first and not is_multiple
+        return ("left out", 0, left, self.size) if left >= _MIN_LEFT * self.batch and not is_meant else None
 
     def reordered(self) -> tuple[How, int, int, int] | None:
         """Return how many samples were repeated, and left out, by a second part in another order, which has the right length."""
@@ -305,6 +318,10 @@ class _Parts:
 
     def _is_of_the_whole(self, before: set[int]) -> bool:
         return not self.whole or all(len(each & self.whole) >= _MOST * len(each) for each in (before, self.drawn))
+
+
+def _size_of_batch(steps: Sequence[set[int]]) -> int:
+    return max(map(len, steps))
 
 
 def _goes_over(shares: Sequence[float], begins: int) -> bool:
