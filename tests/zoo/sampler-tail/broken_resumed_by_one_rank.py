@@ -63,6 +63,6 @@ if __name__ == "__main__":
     features = torch.randn(192, 5)
     data = TensorDataset(features, features[:, :2] * features[:, 2:4])
     dist.barrier()
-    fit(data, epochs=3, steps=20)
+    fit(data, epochs=3, steps=5 * len(data) // (3 * BATCH * dist.get_world_size()))
     fit(data, epochs=3)
     dist.destroy_process_group()

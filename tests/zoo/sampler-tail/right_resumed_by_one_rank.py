@@ -1,4 +1,4 @@
-"""Stops in the middle of an epoch, and goes on from a checkpoint with the position that its sampler had come to."""
+"""Stops in the middle of an epoch, and goes on from a checkpoint with the position that all ranks together had come to."""
 
 from pathlib import Path
 
@@ -61,6 +61,6 @@ if __name__ == "__main__":
     features = torch.randn(192, 5)
     data = TensorDataset(features, features[:, :2] * features[:, 2:4])
     dist.barrier()
-    fit(data, epochs=3, steps=20)
+    fit(data, epochs=3, steps=5 * len(data) // (3 * BATCH * dist.get_world_size()))
     fit(data, epochs=3)
     dist.destroy_process_group()
