@@ -90,6 +90,7 @@ from compose_sim.node.records.process_groups import (
 )
 from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import (
+    ChosenSamples,
     EvaluationDraws,
     RecordedModels,
     RecordedStep,
@@ -107,6 +108,7 @@ from compose_sim.plugins.registry import find
 _Kinds = tuple[type[Record], ...]
 _LOADED: _Kinds = (LoaderInfo, EpochProgress, Batch, LoaderRanks)
 _REPLAYED: _Kinds = (
+    ChosenSamples,
     EvaluationDraws,
     RecordedModels,
     RecordedStep,

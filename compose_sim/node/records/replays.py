@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .record import Record
+from .record import Place, Record
 
 Precision = Literal["float32", "tf32", "low"]
 StopReason = Literal["steps", "room", "unsaved", "closure", "failed"]
@@ -104,6 +104,20 @@ class ReplayedUpdate(Record):
     ratio: float  # of the norms, replayed / recorded
     settings_are_equal: bool  # of the optimizer: learning rate, …
     left: tuple[tuple[str, int], ...] = ()  # tensors, and how many of their last numbers changed in the replay only
+
+
+@dataclass(frozen=True)
+class ChosenSamples(Record):
+    """A loader is iterated in the replay, and one rank would draw the same random numbers for it as all ranks did."""
+
+    loader: int
+    passage: int
+    data: str  # the type of the data set
+    drawn: int  # samples of all ranks together, as far as they were recorded
+    shared: int  # of the data set, those that several ranks were given
+    others: int  # of those drawn, the ones that the loader would not give at world size 1
+    ended: bool  # whether the passage was recorded as a whole
+    at: Place | None = None
 
 
 @dataclass(frozen=True)

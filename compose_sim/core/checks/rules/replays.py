@@ -14,6 +14,7 @@ from compose_sim.core.checks import (
     not_applicable,
     passed,
     warned,
+    where,
     why_no_step,
 )
 from compose_sim.core.checks.repeated_steps import (
@@ -41,6 +42,7 @@ from compose_sim.node.records.gradients import LossSlope, SketchedStep
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.replays import (
+    ChosenSamples,
     RecordedModels,
     RecordedStep,
     RecordingStopped,
@@ -92,6 +94,9 @@ def matches_single(case: Case) -> Result:
     steps = comparable(steps_of(case.single))
     bad = beyond_tolerance(steps, case)
     if steps and not bad:
+        chosen = _other_choice(case, steps)
+        if chosen:
+            return chosen
         parts = f" ({format_count(steps[0].parts, 'parameter')} held in parts)" if steps[0].parts else ""
         repeated = format_count(len({each.step for each in steps}), "step")
         return passed(f"{repeated} repeated by one rank: gradients agree within {_worst(steps)}{parts}")
@@ -110,6 +115,40 @@ def matches_single(case: Case) -> Result:
         text = f"gradients of one rank are {factor.value:.3g} times those of {case.observed.world_size} ranks, at every step"
         return failed(f"{_step_text(bad[0])}: {text}", fix=_FIX_SCALE, at=step_place(case))
     return _judge_alone(case, bad)
+
+
+_AGREE, _DIFFER, _SHARED = 0.02, 0.25, 0.05  # of the samples of a passage
+_MIN_CHOSEN = 64
+_ROUNDED = 1e-4  # of gradients: more may change what is drawn
+
+
+def _other_choice(case: Case, steps: Sequence[ReplayedStep]) -> Result | None:
+    """
+    Warn if one rank would go on with other samples, although it computes the same, and began with the same ones.
+
+    Ranks must have had samples in common, as of draws with replacement: then all draw together, and none from a part of its own.
+    """
+    found = list(case.single.of(ChosenSamples)) if case.single else []
+    exact = all(each.precision != "low" and (each.difference or 0.0) <= _ROUNDED for each in steps)
+    if not found or not exact:
+        return None
+    first, *later = found
+    drawn_together = all(each.shared >= _SHARED * each.drawn for each in found)
+    other = next((each for each in later if each.others >= _DIFFER * each.drawn and each.drawn >= _MIN_CHOSEN), None)
+    if (
+        not (first.ended and first.others <= _AGREE * first.drawn and drawn_together)
+        or other is None
+        or other.data != first.data
+    ):
+        return None
+    return warned(
+        f"one rank computes the same gradients, and first drew the same samples of {other.data} as all {case.observed.world_size} "
+        f"ranks together, but later {other.others} of {other.drawn} differ{where(other.at)}: what they are chosen by, such as a "
+        "loss of each sample, depends on the number of ranks",
+        fix="If ranks compute a number for each sample, put the numbers back in the order of the data set when they are gathered: "
+        "with DistributedSampler, rank r has the samples r, r + world size, …, so `torch.stack(gathered, dim=1).flatten()`.",
+        at=other.at,
+    )
 
 
 def may_be_probed(case: Case) -> bool:

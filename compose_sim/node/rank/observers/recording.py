@@ -59,6 +59,7 @@ def end(context: RankContext) -> None:
 
 def _iterate(context: RankContext, call: points.TorchCall) -> points.Steps:
     _call(context, lambda recorder: recorder.waits())
+    _call(context, lambda recorder: recorder.begins())
     iterator = yield
     _call(context, lambda recorder: recorder.began(call.owner, iterator))
 

@@ -31,6 +31,9 @@ class Passage:
     sizes: dict[int, int] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
     indices: dict[int, list[int]] = field(default_factory=dict)
+    samples: dict[int, list[int]] = field(default_factory=dict)  # by their numbers in the whole data set
+    base: list[Any] = field(default_factory=list)  # the type of that, and its length
+    random: list[int] = field(default_factory=list)  # a hash of each global generator at the beginning
 
     @property
     def key(self) -> tuple[int, int]:
@@ -101,8 +104,11 @@ def _read_rank(lines: Iterable[dict[str, Any]]) -> RankRecord:
                 passage.sizes[line["batch"]] = line["size"]
                 if line["indices"]:
                     passage.indices[line["batch"]] = line["indices"]
+                if line.get("samples"):
+                    passage.samples[line["batch"]] = line["samples"]
                 if line["file"]:
                     passage.files[line["batch"]] = line["file"]
+            passage.base, passage.random = line.get("base", passage.base), line.get("random", passage.random)
             passage.ended |= bool(line.get("ended"))
             passage.evaluated |= bool(line.get("evaluated"))
     return record

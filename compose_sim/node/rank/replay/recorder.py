@@ -18,6 +18,7 @@ from ..context import IN_CHECKPOINT, RankContext
 from ..torch_hooks import points
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
+from .chosen_samples import Numbering, random_states
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage
@@ -51,6 +52,8 @@ class Recorder:
         self.inputs = Inputs()
         self.weights = WeightRecord(context, self._save)
         self._passages: Any = weakref.WeakKeyDictionary()
+        self._numbering: Any = weakref.WeakKeyDictionary()
+        self._states: list[int] = []
         self._index = (self.folder / f"{self.rank}.jsonl").open("w", buffering=1)
         self._fetched = 0
         self._backwards = 0
@@ -76,6 +79,10 @@ class Recorder:
 
     # Batches
 
+    def begins(self) -> None:
+        """Keep the random states before an iterator is made, which may draw."""
+        self._states = random_states()
+
     def began(self, loader: Any, iterator: Any) -> None:
         """Record that the script begins to iterate over a loader."""
         passage, is_first = self.loaders.begin(loader)
@@ -83,7 +90,9 @@ class Recorder:
         self._passages[iterator] = passage
         if is_first:
             self._write(loader=passage.loader, facts=self.loaders.facts(loader, _length(loader)))
-        self._write(loader=passage.loader, passage=passage.number, step=self.steps)
+        self._numbering[iterator] = numbering = Numbering(loader.dataset)
+        key = {"loader": passage.loader, "passage": passage.number}
+        self._write(**key, step=self.steps, base=numbering.base, random=self._states)
 
     def got(self, iterator: Any, batch: Any, indices: list[int] | None) -> None:
         """Record a batch that the script has taken, and the indices of its samples."""
@@ -94,7 +103,8 @@ class Recorder:
         file = self._save_batch(passage, batch)
         number = passage.batches
         line = {"loader": passage.loader, "passage": passage.number, "batch": number, "step": self.steps}
-        self._write(**line, file=file, size=batches.size(batch), indices=indices)
+        samples = self._numbering[iterator](indices) if indices else []
+        self._write(**line, file=file, size=batches.size(batch), indices=indices, samples=samples)
         passage.batches += 1
         self._fetched += 1
         self.inputs.fetched()

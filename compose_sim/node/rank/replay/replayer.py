@@ -17,11 +17,12 @@ import torch
 from ...records.replays import Precision, ReplayedStep, ReplayEnd, ReplayMisaligned
 from ...shared import emulation
 from .. import tracked
-from ..context import RankContext
+from ..context import RankContext, place
 from ..torch_hooks.updates_by_hand import stands_in
 from . import batches, shards, weights
 from .batch_ids import LoaderNumbers, Passage, aligned, read_record
 from .batches import collated
+from .chosen_samples import Choices
 from .gradients import (
     Clipped,
     GradientComparison,
@@ -55,6 +56,7 @@ class Replayer:
         self.record = read_record(self.folder)
         self.passages = aligned(self.record)
         self.loaders = LoaderNumbers()
+        self._choices = Choices()
         self.clipped = Clipped()
         self.clipped.notice()
         self.inputs = Inputs()
@@ -117,7 +119,18 @@ class Replayer:
             self.inputs.fetched()
             self._put_initial()
             return None
+        if self.alone is None and len(passages) == len(self.record):
+            self._compare_choice(loader, passages)
         return Replayed(self, loader, passages)
+
+    def _compare_choice(self, loader: Any, passages: dict[int, Passage]) -> None:
+        """Note whether the script would train one rank on the same samples; what goes wrong here must not end the replay."""
+        try:
+            found = self._choices.compared(loader, passages, place())
+        except Exception:  # noqa: BLE001 - samplers and data sets are the script's
+            return
+        if found is not None:
+            self.context.note(found)
 
     def _of_loader(self, number: int) -> list[Passage]:
         return [each for record in self.record for each in record.passages.values() if each.loader == number]

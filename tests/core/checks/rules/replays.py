@@ -8,6 +8,7 @@ from typing import Any
 from compose_sim.core.checks import Case
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.record import Record
 from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep
 from tests.core.checks.rules.cluster import observe
 
@@ -30,7 +31,7 @@ def step(
     return ReplayedStep(number, 0, "head.weight", True, False, difference, cosine, ratio, **rates)
 
 
-def replayed(*records: ReplayedStep) -> Observed:
+def replayed(*records: Record) -> Observed:
     """Return a replay at world size 1."""
     return Observed(ranks={0: observe(0, records)})
 

@@ -11,8 +11,9 @@ from compose_sim.core.checks.rules.replays import matches_single, needs_alone
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.replays import ChosenSamples
 from tests.core.checks.rules.cluster import at, observe
-from tests.core.checks.rules.replays import AT, case, recorded, step
+from tests.core.checks.rules.replays import AT, case, recorded, replayed, step
 
 PARTED = [step(0), step(1, difference=0.4, cosine=0.9)]
 
@@ -135,3 +136,26 @@ def test_ranks_that_could_not_be_repeated_alone_differ_for_a_reason(in_backward:
 
 def test_small_differences_of_ranks_that_could_not_be_repeated_alone_are_not_judged() -> None:
     assert matches_single.judge(case(*(step(number, difference=2e-3) for number in range(3)))).status == NOT_APPLICABLE
+
+
+def test_samples_that_one_rank_would_not_choose_are_warned_of() -> None:
+    def judged(*passages: ChosenSamples, **more: float) -> str:
+        single = replayed(step(0), *passages, step(1, **more))
+        return matches_single.judge(replace(case(), single=single)).status
+
+    first, other = ChosenSamples(0, 0, "Pictures", 100, 30, 0, True), ChosenSamples(1, 0, "Pictures", 80, 25, 50, False)
+    assert judged(first, other) == WARNED
+    assert judged(first, first, other) == WARNED
+    right = [
+        [first],
+        [other],  # never alike
+        [first, replace(other, others=4)],  # rounding
+        [first, replace(other, drawn=20, others=10)],
+        [replace(first, shared=0), other],  # whole epochs, or shares of ranks
+        [first, replace(other, shared=0)],
+        [replace(first, ended=False), other],
+        [replace(first, data="Words"), other],
+    ]
+    for passages in right:
+        assert judged(*passages) == PASSED
+    assert judged(first, other, difference=5e-4) == PASSED  # what is drawn may have been rounded
