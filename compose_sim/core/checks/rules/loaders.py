@@ -274,11 +274,6 @@ _FIX_SEED = (
 )
 
 
-_FIX_OWN_STATE = (
-    "Save and load the state of each rank's generator, or seed it after the load: manual_seed(seed + dist.get_rank())."
-)
-
-
 @check("same-randomness", "Does each rank draw its own random numbers?", may_follow=("rank-confusion",))
 def same_randomness(case: Case) -> Result:
     """Compare the states of random generators before draws for samples, on all pairs of ranks of a DDP group."""
@@ -306,20 +301,14 @@ def same_randomness(case: Case) -> Result:
             if local_rank_twins(case, same):
                 detail += "; these are the ranks with the same LOCAL_RANK, which was probably the seed"
             return warned(detail, fix=_FIX_SEED, at=place, ranks=sorted({rank for pair in same for rank in pair}))
-    if loaded := alike_after_load(case.observed, together):
+    one = from_one_state(case.observed)
+    if alike := one.pairs if one else alike_after_load(case.observed, together):
         return warned(
-            f"{pairs_text(loaded)} drew different random numbers at first, but the same ones in every pass after the state of a "
-            "generator was loaded, as if each had loaded that of one rank",
-            fix=_FIX_OWN_STATE,
-            ranks=sorted({rank for pair in loaded for rank in pair}),
-        )
-    if one := from_one_state(case.observed):
-        return warned(
-            f"{pairs_text(one.pairs)} drew different random numbers{where(one.at)}, but the same ones since each loaded the state of a "
-            f"generator{where(one.loaded)}, which was that of one rank",
-            fix=_FIX_OWN_STATE,
-            at=one.loaded,
-            ranks=sorted({rank for pair in one.pairs for rank in pair}),
+            f"{pairs_text(alike)} drew different random numbers{where(one.at if one else None)}, but the same ones since each "
+            f"loaded the state of a generator{where(one.loaded if one else None)}, as if that was the one of one rank",
+            fix="Save and load the state of each rank's generator, or seed it after the load: manual_seed(seed + dist.get_rank()).",
+            at=one.loaded if one else None,
+            ranks=sorted({rank for pair in alike for rank in pair}),
         )
     if not compared:
         return not_applicable("no random numbers were seen to be drawn for samples or in a model")
