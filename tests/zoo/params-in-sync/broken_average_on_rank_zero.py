@@ -1,6 +1,6 @@
 """EMA on rank 0 only, evaluated on all ranks."""
 
-# expects: params-in-sync
+# expects: params-in-sync, metric-local
 
 import copy
 

@@ -7,7 +7,6 @@ generator is in, and a state that is the same as one in a file was taken from th
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -34,7 +33,8 @@ class Draws:
 
     loads: int = 0
     loaded: dict[str, Place | None] = field(default_factory=dict)  # hashes of states, with where they were loaded
-    restored: dict[tuple[int, int], tuple[Any, Place | None]] = field(default_factory=dict)  # generators with one
+    # Generators with one, which are kept: torch 2.11 has no weak references to them
+    restored: dict[tuple[int, int], tuple[Any, Place | None]] = field(default_factory=dict)
     count: int = 0  # draws since a load
     looks: dict[Place, dict[int, int]] = field(default_factory=dict)  # since a load: by line and step
 
@@ -57,9 +57,9 @@ class Draws:
         """Return where the state that a generator goes on from was loaded; None if it was not."""
         key = id(generator), which
         if state in self.loaded:
-            self.restored[key] = (None if generator is None else weakref.ref(generator)), self.loaded[state]
-        reference, at = self.restored.get(key, (None, None))
-        return at if generator is None or (reference is not None and reference() is generator) else None
+            self.restored[key] = generator, self.loaded[state]
+        known, at = self.restored.get(key, (None, None))
+        return at if known is generator else None
 
 
 def begin(context: RankContext) -> None:
