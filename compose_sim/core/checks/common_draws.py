@@ -10,6 +10,8 @@ from typing import Any
 
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.data import GeneratorDraw, TrainingForward
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
 
 Pair = tuple[int, int]
@@ -68,6 +70,9 @@ class OneRanksState:
 
 def from_one_state(observed: Observed) -> OneRanksState | None:
     """Find the first line in which the script's own code draws alike on two ranks since both loaded the state of one generator."""
+    steps = sum(1 for _ in observed.of(OptimizerStep))
+    if 0 < steps <= sum(each.op.startswith("broadcast") for each in observed.of(Collective)):
+        return None  # what one rank draws may be sent to all in each step
     draws: dict[Place, dict[int, tuple[dict[Any, str], dict[Any, str]]]] = {}  # by line and rank: before and after
     origins: dict[Place, Place] = {}
     for rank in observed:

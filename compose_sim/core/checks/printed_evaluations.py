@@ -16,10 +16,14 @@ _NO_MEAN = re.compile(
     r"(?<![a-z\d])(f1|auc|auroc|precision|recall|perplexity|ppl|bleu|rouge|iou|miou|map|kappa|mcc|r2)(?![a-z])",
     re.IGNORECASE,
 )
-# What evaluations do not measure, or measure of other samples at each number of ranks.
-_OF_TRAINING = re.compile(
-    r"train|\blr\b|time|\bsec|/s\b|reward|return|memory|\bnorm|best|seen|count|samples", re.IGNORECASE
+_NAMED = re.compile(r"(?<![a-z])(val|valid|validation|test|eval|evaluation|dev|held[ -]?out)(?![a-z])", re.IGNORECASE)
+_TRAINING = re.compile(r"train|loss|step|batch", re.IGNORECASE)
+# What evaluations do not measure, or measure of other samples at each number of ranks, and the units of that
+_OTHER = re.compile(
+    r"train|\blr\b|time|took|elapsed|speed|throughput|latency|duration|reward|return|memory|\bnorm|best|seen|count|samples",
+    re.IGNORECASE,
 )
+_UNIT = re.compile(r"\s{0,2}(ms|sec|seconds?|s|it|[kmg]i?b|samples|tokens|tok)?(/\w+)?(?![\w%])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +53,25 @@ class UnlikeOne:
     unlike: int
 
 
-def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, is_even: bool) -> UnlikeOne | None:
+def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, is_even: bool, evaluations: int) -> UnlikeOne | None:
     """
     Return the first result that differs at most evaluations, of which there are several, by more than its last digit.
 
-    If batches are not even, only numbers count that are no means of them.
+    What is printed more often than a rank evaluates is not the result of that. If batches are not even, only numbers count that are no
+    means of them.
     """
     alone = {each.key: each.text for each in _numbers(of_one)}
     compared: dict[tuple[str, int], list[tuple[PrintedNumber, str]]] = {}
+    printed = Counter[tuple[str, int]]()
     for each in _numbers(lines):
+        printed[each.template, each.place] += 1
         if each.key in alone and (is_even or _NO_MEAN.search(each.name)):
             compared.setdefault((each.template, each.place), []).append((each, alone[each.key]))
-    for pairs in compared.values():
+    for number, pairs in compared.items():
         apart = _APART if _NO_MEAN.search(pairs[0][0].name) else _APART_MEANS
         unlike = [(each, other) for each, other in pairs if _differ(each.text, other, apart)]
-        if len(unlike) >= max(MIN_EVALUATIONS, len(pairs) // 2 + 1):
+        is_result = printed[number] <= evaluations + 1  # one before the first step is not seen
+        if is_result and len(unlike) >= max(MIN_EVALUATIONS, len(pairs) // 2 + 1):
             first, other = unlike[0]
             return UnlikeOne(
                 name=first.name, printed=first.text, alone=other, evaluations=len(pairs), unlike=len(unlike)
@@ -72,16 +80,20 @@ def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, is_even: bool) ->
 
 
 def _numbers(lines: Sequence[str]) -> Iterator[PrintedNumber]:
+    """Yield the numbers that name an evaluation; in a line of a training step, only those that do so themselves."""
     seen = Counter[str]()
     for line in lines:
         if len(line) > 1000 or not EVALUATION.search(line):
             continue
         template = NUMBER.sub("#", re.sub(r"(?<![\w.])\d+(?![\w.])", "%", line)).strip()
-        end = 0
+        end, name = 0, ""
         for place, each in enumerate(NUMBER.finditer(line)):
-            name = line[end : each.start()]
+            between = line[end : each.start()]
+            name = between if any(map(str.isalpha, between)) else name  # as in "val 0.5/0.8"
             end = each.end()
-            if EVALUATION.search(name) and not _OF_TRAINING.search(name):
+            is_named = _NAMED.search(name) or (EVALUATION.search(name) and not _TRAINING.search(line))
+            unit = _UNIT.match(line, end)
+            if is_named and not _OTHER.search(name) and not (unit and any(unit.groups())):
                 yield PrintedNumber(template, place, seen[template], name.strip(" :=,|([{'\"\t"), each.group())
         seen[template] += 1
 

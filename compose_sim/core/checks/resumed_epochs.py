@@ -6,7 +6,7 @@ Only a passage over a loader that is shorter than an epoch goes on: what draws a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -86,6 +86,7 @@ class _Point:
 
     passage: int
     trained: int
+    is_certain: bool = True  # if not, what a file holds may be older than the file
 
 
 def resumed_epochs(observed: Observed) -> Iterator[Resumed]:
@@ -177,7 +178,8 @@ def _point(observed: Observed, together: Sequence[_Passages], later: int, read: 
         points.append(_point_at(first, together, together[later][first.rank].begun) if anew else None)
     if None in points or len({each.passage for each in points if each}) != 1:
         return None
-    return min((each for each in points if each), key=lambda each: each.trained)
+    earliest = min((each for each in points if each), key=lambda each: each.trained)
+    return replace(earliest, is_certain=same is not None or read is None)
 
 
 def _point_at(rank: RankObserved, together: Sequence[_Passages], index: int) -> _Point | None:
@@ -246,8 +248,9 @@ def _judge(
             whole=whole,
             size=size,
             seen=seen if is_direct else None,
-            is_first=since < 0,
         )
+        if not point.is_certain:
+            return parts.again(of_ranks=observed.world_size) or parts.skipped()
         return parts.again() or parts.skipped() or (parts.reordered() if later - since == 2 else None)
     return None
 
@@ -262,7 +265,6 @@ class _Parts:
     whole: set[int]  # another epoch; empty if there is none
     size: int  # of a whole epoch
     seen: set[int] | None  # all that was taken since the last whole epoch; None if it is not known
-    is_first: bool  # whether there was no whole epoch before
 
     @property
     def batch(self) -> int:
@@ -272,14 +274,16 @@ class _Parts:
     def drawn(self) -> set[int]:
         return set[int]().union(*self.second)
 
-    def again(self) -> tuple[How, int, int, int] | None:
-        """Return how many samples were repeated: the end of the first part, and only that."""
+    def again(self, *, of_ranks: int = 0) -> tuple[How, int, int, int] | None:
+        """Return how many samples were repeated: the end of the first part, and only that; `of_ranks` if each counted its own only."""
         shares = [len(each & self.drawn) / len(each) for each in self.first]
         begins = next((at for at, share in enumerate(shares) if share >= 0.5), 0)
         if not begins or len(shares) - begins < _MIN_AGAIN or not _goes_over(shares, begins):
             return None
         kept, again = (set[int]().union(*each) for each in (self.first[:begins], self.first[begins:]))
         if len(kept & self.drawn) > self.batch:
+            return None
+        if of_ranks and abs(len(kept) * of_ranks - len(kept | again)) >= self.batch:
             return None
         if self.exhausted:  # it draws all but what was before the repeated batches
             goes_on = abs(len(self.drawn) + len(kept) - self.size) <= 2 * self.batch and len(self.drawn) < self.size
@@ -298,10 +302,9 @@ class _Parts:
         if len(before) * len(self.drawn) / self.size < _BY_CHANCE or not self._is_of_the_whole(before):
             return None
         left = len(self.whole - self.seen - self.drawn)
-        # The first epochs may be shorter on purpose. A position that is advanced by too much is a multiple of the right one.
+        # Samples may be left out on purpose. A position that is advanced by too much is a multiple of the right one.
         is_multiple = abs(left - round(left / len(before)) * len(before)) <= self.batch / 2
-        is_meant = self.is_first and not is_multiple
-        return ("left out", 0, left, self.size) if left >= _MIN_LEFT * self.batch and not is_meant else None
+        return ("left out", 0, left, self.size) if left >= _MIN_LEFT * self.batch and is_multiple else None
 
     def reordered(self) -> tuple[How, int, int, int] | None:
         """Return how many samples were repeated, and left out, by a second part in another order, which has the right length."""

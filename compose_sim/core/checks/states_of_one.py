@@ -19,8 +19,12 @@ _MIN_LOOKS = 2  # while the ranks train
 _PADDING = 8  # a division of n elements may be padded by n / 8
 
 
-def optimizer_state_of_another(observed: Observed) -> tuple[int, str] | None:
-    """Return after how many steps of an optimizer of torch, and which state of it, all ranks had been given that of one."""
+def optimizer_state_of_another(observed: Observed) -> tuple[int, str, bool] | None:
+    """
+    Return after how many steps of an optimizer of torch, and which state of it, all ranks had been given that of one.
+
+    The last value says whether their parameters differ, too: if not, these may be states that the ranks have averaged.
+    """
     held = [samples_of(rank, by_join=False) for rank in observed]
     own: set[Key] = set()
     for moment in sorted(set.intersection(*map(set, held)) if len(held) > 1 else ()):
@@ -37,7 +41,7 @@ def optimizer_state_of_another(observed: Observed) -> tuple[int, str] | None:
                 and (len(weights) == len(held) or _is_slice(key, weight, values))
                 and _are_all_given(key, own, values)
             ):
-                return held[0][moment][0], key[2]
+                return held[0][moment][0], key[2], len(weights) == len(held)
     return None
 
 
@@ -54,8 +58,11 @@ def _are_all_given(key: Key, own: Collection[Key], values: Sequence[Values]) -> 
 
 def _is_slice(state: Key, weight: Key, values: Sequence[Values]) -> bool:
     """Return whether ranks that hold the same weights divide the state of them."""
-    sizes = {prod(mine[state][0] or ()) for mine in values}
-    return len(sizes) == 1 and _is_part(min(sizes), prod(values[0][weight][0] or ()), len(values))
+    shapes = {mine[state][0] or () for mine in values}
+    rows = values[0][weight][0] or ()
+    # A factor of a state has as many dimensions as the weight or less, but one of them is 1, or it has the length of one.
+    is_factor = any(1 in shape or (len(shape) == 1 < len(rows) and shape[0] in rows) for shape in shapes)
+    return len(shapes) == 1 and not is_factor and _is_part(prod(min(shapes)), prod(rows), len(values))
 
 
 def _is_part(size: int, whole: int, ranks: int) -> bool:

@@ -34,7 +34,12 @@ def main() -> None:
         optimizer.step()
         if step % PERIOD == 0 or step == STEPS:
             average(model)
+    with torch.no_grad():
+        inputs, targets = samples(dist.get_rank())
+        error = nn.functional.mse_loss(model(inputs[-1]), targets[-1])
+    dist.all_reduce(error)
     if dist.get_rank() == 0:
+        print(f"error {error.item() / dist.get_world_size():.4f}")
         torch.save(model.state_dict(), Path(tempfile.mkdtemp(), "averaged.pt"))
     dist.destroy_process_group()
 

@@ -402,8 +402,8 @@ def _state_of_another(case: Case) -> Result | None:
     found = optimizer_state_of_another(case.observed)
     if found is None:
         return None
-    done, name = found
-    return failed(
+    done, name, is_certain = found
+    return (failed if is_certain else warned)(
         f"before step {done + 1} all ranks have the same optimizer state ({name}), although each keeps that of another part of the "
         "parameter, and had a state of its own before: they were given that of one rank",
         fix=_FIX_PARTS,
@@ -416,7 +416,7 @@ def _kept_by_another(case: Case) -> Result | None:
     found = kept_state_of_another(case.observed)
     if found is None:
         return None
-    return failed(
+    return warned(
         f"after step {found.steps} all ranks loaded the same {names_text(found.names)} into {found.type}{where(found.at)}, "
         "although each had a part of its own before: they were given that of one rank",
         fix=_FIX_PARTS,

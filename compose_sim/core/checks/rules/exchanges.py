@@ -8,7 +8,7 @@ rank, the others have learned nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
@@ -31,7 +31,7 @@ from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import Sketch, SketchedStep
-from compose_sim.node.records.models import DdpModel, OptimizerStep, TensorHashes
+from compose_sim.node.records.models import DdpModel, EvaluatedModel, OptimizerStep, TensorHashes
 from compose_sim.node.records.process_groups import Collective, LaterCollectives, UntrackedWait
 from compose_sim.node.records.timings import StepTimes
 
@@ -157,6 +157,8 @@ def saved_apart(case: Case) -> Result | None:
     savers = [saved for rank in case.observed if (saved := _saved_at_end(rank))]
     if len(savers) != 1 or not common or any(len({held[rank][key] for rank in held}) == 1 for key in common):
         return None
+    if not all(any(_evaluates_its_own(rank)) for rank in case.observed):
+        return None  # what is saved may be another model, or no model
     return warned(
         f"rank {savers[0].rank} saves {savers[0].path} after the last step{where(savers[0].at)}, but all "
         f"{format_count(len(common), 'parameter')} differ between ranks then: they average weights now and then, and the steps since "
@@ -165,6 +167,12 @@ def saved_apart(case: Case) -> Result | None:
         at=savers[0].at,
         ranks=sorted(held),
     )
+
+
+def _evaluates_its_own(rank: RankObserved) -> Iterator[bool]:
+    """Yield whether each model that the rank evaluates after its last step is one that it trains."""
+    steps = sum(1 for _ in rank.of(OptimizerStep))
+    yield from (each.held or each.wrapped for each in rank.of(EvaluatedModel) if each.steps == steps)
 
 
 def _held_at_last(rank: RankObserved) -> dict[tuple[int, Key], str | None]:

@@ -308,7 +308,14 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
     """Find results that one rank with the same weights and all samples prints otherwise."""
     if not _has_weights_of_one_rank(case) or not _evaluates_the_same(case) or case.observed.first(EvaluationDraws):
         return None
-    found = unlike_one([each.text for each in printed], case.single_log, is_even=not _has_short_batches(case.observed))
+    rank = case.observed.ranks[printed[0].rank]
+    evaluated_after = {each.steps for each in rank.of(EvaluatedModel)}
+    found = unlike_one(
+        [each.text for each in printed],
+        case.single_log,
+        is_even=not _has_short_batches(case.observed),
+        evaluations=max(len(evaluated_after), len(_drawn_to_evaluate(rank))),
+    )
     evaluated = next(
         (each for each in case.observed.of(EvaluatedModel) if each.rank == printed[0].rank and each.at), None
     )

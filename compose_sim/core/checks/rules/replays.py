@@ -36,10 +36,10 @@ from compose_sim.core.checks.sketches import optimizers
 from compose_sim.core.checks.tolerances import PARALLEL
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
-from compose_sim.node.records.data import Join
+from compose_sim.node.records.data import EpochProgress, Join
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import LossSlope, SketchedStep
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import OptimizerStep, TensorTable
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
 from compose_sim.node.records.replays import (
     ChosenSamples,
@@ -168,7 +168,7 @@ def _in_parts(step: ReplayedStep, case: Case) -> Result:
     # Ranks that send each other samples, as experts do, may drop some of them or balance their own.
     is_certain = (step.cosine or 0.0) > PARALLEL or not _sends_samples(case.observed)
     if step.of_update:
-        return failed(
+        return (failed if step.stage is None else warned)(  # each stage may be meant to clip by itself
             f"{_step_text(step)}: its gradient is that of {one}, but the step changes it otherwise ({_numbers(step)}), as if each rank "
             "clips by the norm of what it holds",
             fix="Clip by the norm of the whole gradient: add up the squares of the parts over the ranks, and count what all ranks hold "
@@ -404,10 +404,12 @@ def _computes_together(observed: Observed) -> bool:
 
 
 def _are_stages(observed: Observed) -> bool:
-    """Return whether all ranks step equally often and send each other messages, as the stages of a pipeline do."""
+    """Return whether all ranks step equally often, send each other messages and hold other parameters, as stages of a pipeline do."""
     steps = {sum(1 for _ in rank.of(OptimizerStep)) for rank in observed}
     sends = all(any("send" in each.how or "recv" in each.how for each in rank.of(UntrackedWait)) for rank in observed)
-    return sends and len(steps) == 1 and steps != {0}
+    tables = [rank.first(TensorTable) for rank in observed]
+    shapes = {tuple(row.shape for row in each.rows if row.kind == "parameter") for each in tables if each}
+    return sends and len(steps) == 1 and steps != {0} and len(shapes) > 1
 
 
 def _sends_samples(observed: Observed) -> bool:
@@ -429,6 +431,11 @@ def hooks(observed: Observed) -> tuple[str, ...]:
 def was_replayed(replay: Observed) -> bool:
     """Return whether a run at world size 1 came as far as the recorded steps."""
     return any(replay.of(ReplayedStep, ReplayEnd))
+
+
+def evaluates(observed: Observed) -> bool:
+    """Return whether a loader is read to its end without training: perhaps an evaluation."""
+    return any(each.phase == "exhausted" and not each.trained for each in observed.of(EpochProgress))
 
 
 def other_batches(replay: Observed | None) -> int:

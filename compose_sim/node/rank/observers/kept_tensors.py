@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ _MEMORY = "kept_tensors.kept"
 _DEPTH, _MAX_TENSORS, _MAX_ELEMENTS, _MIN_SIZE = 4, 512, 1 << 24, 8
 _CONTAINERS = dict, OrderedDict, defaultdict, list, tuple
 _MAX_LOOKS = 12  # at all objects, after a load
+_MAX_OBJECTS = 4  # of a class
 
 
 @dataclass(eq=False)
@@ -74,28 +75,28 @@ _Held = dict[str, "tuple[int, str]"]  # by name: the size and a hash
 
 
 def _note(context: RankContext, found: list[tuple[type, _Held]], parameters: tuple[int, ...], at: Place | None) -> None:
-    """Record the tensors of each class of which only one object has any: others could not be told apart."""
+    counts = Counter(kind for kind, _ in found)
     for kind, held in found:
-        if sum(kind is other for other, _ in found) == 1:
+        if counts[kind] == 1:  # after a load, one of two may hold what came from it
             sizes, hashes = zip(*held.values())
             context.note(KeptTensors(kind.__qualname__, context.steps, tuple(held), sizes, hashes, parameters, at))
 
 
 def _found() -> list[tuple[type, _Held]]:
-    """Return the objects of the script's own classes that keep tensors."""
+    """Return the objects of the script's own classes that keep tensors, unless many of a class could not be told apart."""
     torch: Any = sys.modules["torch"]
     others = torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch.utils.data.Dataset
     classes: dict[type, bool] = {}
-    found = []
+    objects: dict[type, list[Any]] = {}
     for each in gc.get_objects():
         kind = type(each)
         if kind not in classes:
-            classes[kind] = is_users(kind) and not issubclass(kind, others)
-        if classes[kind] and isinstance(getattr(each, "__dict__", None), dict):
-            held = _hashed(each.__dict__)
-            if held:
-                found.append((kind, held))
-    return found
+            classes[kind] = is_users(kind) and not issubclass(kind, others) and kind.__dictoffset__ != 0
+        if classes[kind]:
+            objects.setdefault(kind, []).append(each)
+    few = [each for own in objects.values() if len(own) <= _MAX_OBJECTS for each in own]
+    held = [(type(each), _hashed(object.__getattribute__(each, "__dict__"))) for each in few]
+    return [(kind, tensors) for kind, tensors in held if tensors]
 
 
 def _hashed(value: Any) -> _Held:

@@ -62,10 +62,11 @@ def _iterate(context: RankContext, call: points.TorchCall) -> points.Steps:
     _call(context, lambda recorder: recorder.begins())
     iterator = yield
     _call(context, lambda recorder: recorder.began(call.owner, iterator))
+    _call(context, lambda recorder: recorder.evaluates())
 
 
 def _take(context: RankContext, call: points.TorchCall) -> points.Steps:
-    _call(context, lambda recorder: recorder.waits())
+    _call(context, lambda recorder: recorder.rng_usage.close())
     try:
         batch = yield
     finally:

@@ -11,11 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+_OF_A_RANK = r"(?:rank|gpu|device|worker|process|node|replica)"
 _BATCH_SIZE = re.compile(
-    r"batch(?!es)|(^|_)m?bsz?($|_)|^B$|per_(rank|gpu|device|worker|process|node)|(^|_)local_(n|size|rows)$",
+    rf"(?:(?:per_{_OF_A_RANK}|{_OF_A_RANK}|micro|mini|train|training|local|own)_?)*(?:batch(?:_?size)?|bsz?|mbs)(?:_?per_{_OF_A_RANK})?"
+    rf"|(?:n|rows|samples|size)_?per_{_OF_A_RANK}|per_{_OF_A_RANK}|b",
     re.IGNORECASE,
 )
-_OTHER = re.compile(r"batches|global|total|accum|num_batch|n_batch|seed|_id|log|every|count|steps", re.IGNORECASE)
 
 
 def multiplied(source: bytes, path: str, times: int) -> ast.Module:
@@ -41,7 +42,7 @@ def _option(word: str) -> str:
 
 
 def _is_batch_size(name: str) -> bool:
-    return bool(_BATCH_SIZE.search(name)) and not _OTHER.search(name)
+    return bool(_BATCH_SIZE.fullmatch(name))
 
 
 class _Multiplier(ast.NodeTransformer):

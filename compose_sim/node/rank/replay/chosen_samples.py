@@ -96,14 +96,12 @@ def _drawn(loader: Any) -> list[int] | None:
     """Return what the loader's sampler draws, and leave everything as it was."""
     sampler = loader.sampler
     plain = all(type(each).__module__.startswith(_SAMPLERS) for each in (loader.batch_sampler, sampler))
-    if not plain or loader.batch_sampler is None:
+    has_own = any(getattr(each, "generator", None) is not None for each in (loader, sampler))  # of an unknown state
+    if not plain or loader.batch_sampler is None or has_own:
         return None
-    generator = getattr(sampler, "generator", None)
-    before = torch.get_rng_state(), generator.get_state() if generator is not None else None
+    before = torch.get_rng_state()
     try:
         drawn = list(islice(sampler, _MOST + 1))
     finally:
-        torch.set_rng_state(before[0])
-        if generator is not None:
-            generator.set_state(before[1])
+        torch.set_rng_state(before)
     return [int(each) for each in drawn] if len(drawn) <= _MOST else None

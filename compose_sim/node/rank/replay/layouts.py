@@ -36,22 +36,29 @@ class Layout(NamedTuple):
         return _concatenated(parts, self.dim, self.groups, self.size)
 
 
-def infer(whole: Any, held: Sequence[Any], known: Sequence[Layout] = ()) -> Layout | None:
+def infer(whole: Any, held: Sequence[Any], known: Sequence[Layout] = (), before: Layout | None = None) -> Layout | None:
     """
     Return how ranks divide this parameter, given what each of them holds; None if they do not make up the whole.
 
-    Parts that begin as zeros look alike: then the parts of other parameters, whose layouts are `known`, tell which ranks hold copies.
+    Parts that begin as zeros look alike: then they are divided as the parameter `before` is, such as the weight of a bias, or as others
+    are whose layouts are `known`; None if these do not agree.
     """
     holding = [rank for rank, each in enumerate(held) if each is not None]
     if all(_same(held[rank], whole) for rank in holding):
         return Layout((holding[0],))
     if len(holding) < len(held):
         return None
+    found: list[Layout] = []
     for ranks in dict.fromkeys(_candidates(held, known)):
-        for dim, groups, size in _ways(whole, [held[rank] for rank in ranks]):
-            if torch.equal(_concatenated([held[rank] for rank in ranks], dim, groups, size), whole):
-                return Layout(ranks, dim, groups, size)
-    return None
+        parts = [held[rank] for rank in ranks]
+        for dim, groups, size in dict.fromkeys(_ways(whole, parts)):
+            if torch.equal(_concatenated(parts, dim, groups, size), whole):
+                found.append(Layout(ranks, dim, groups, size))
+    alike = found if len(found) < 2 else [each for each in found if before is not None and each == before]
+    alike = alike or [each for each in dict.fromkeys(known) if each in found]
+    if len(alike) == 1:
+        return alike[0]
+    return None if alike or not found else found[0]
 
 
 def positions(wholes: Sequence[Any], held: Sequence[Sequence[Any]]) -> list[tuple[int | None, ...]] | None:

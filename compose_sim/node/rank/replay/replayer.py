@@ -93,7 +93,7 @@ class Replayer:
         """Return how many batches a loader had on rank 0, or its `natural` length if that is not known."""
         known = self.record[0].loaders
         number = self.loaders.number_of(loader)
-        if number is not None and self.alone is None and all(each.evaluated for each in self._of_loader(number)):
+        if number is not None and all(map(self._is_evaluation, self._of_loader(number))):
             return natural
         if number is None:
             facts = self.loaders.facts(loader, None)
@@ -110,11 +110,7 @@ class Replayer:
         """
         number, _ = self.loaders.begin(loader)
         passages = self.passages.get(number.key, {})
-        if (
-            self.alone is None
-            and len(passages) == len(self.record)
-            and all(each.evaluated for each in passages.values())
-        ):
+        if len(passages) == len(self.record) and all(map(self._is_evaluation, passages.values())):
             self._fetched += passages[0].batches
             self.inputs.fetched()
             self._put_initial()
@@ -131,6 +127,11 @@ class Replayer:
             return
         if found is not None:
             self.context.note(found)
+
+    def _is_evaluation(self, passage: Passage) -> bool:
+        """Return whether a passage only evaluates, as far as is known: without a backward pass, and after the first step."""
+        is_asked = self.alone is None and "COMPOSESIM_RECORDED_PASSAGES" not in os.environ
+        return is_asked and passage.evaluated and passage.first_step > 0
 
     def _of_loader(self, number: int) -> list[Passage]:
         return [each for record in self.record for each in record.passages.values() if each.loader == number]
@@ -259,7 +260,9 @@ class Replayer:
             return [None if place is None else part[name][place] for part, place in zip(parts, places[at])]
 
         for _ in range(0 if layouts else 2):  # the parts of matrices tell how those are divided that begin as zeros
-            found = [infer(each, held_at("before", at), layouts) for at, each in enumerate(wholes)]
+            found: list[Layout | None] = []
+            for at, each in enumerate(wholes):
+                found.append(infer(each, held_at("before", at), layouts, found[-1] if found else None))
             layouts = [each for each in found if each is not None]
         if len(layouts) < len(held):
             return []
@@ -399,13 +402,16 @@ class Replayer:
                 batch_size=max(batch_sizes, default=0),
                 parts=parts or (sum(map(self._is_in_parts, range(len(self._layouts))))),
                 is_part=bool(self._layouts) and self._layouts[compared.worst].dim is not None,
-                stage=self._layouts[compared.worst].ranks[0]
-                if self._layouts and self._stages[compared.worst]
-                else None,
+                stage=self._stage_of(compared.worst, anywhere=of_update),
                 of_update=of_update,
                 batches_per_step=recorded["fetched"] / (self._step + 1) or 1.0,
             )
         )
+
+    def _stage_of(self, at: int, *, anywhere: bool) -> int | None:
+        """Return the rank that alone holds a parameter, or also any other one; None if ranks are no stages."""
+        is_stage = bool(self._layouts) and (self._stages[at] or (anywhere and any(self._stages)))
+        return self._layouts[at].ranks[0] if is_stage else None
 
     def _is_in_parts(self, at: int) -> bool:
         return self._layouts[at].dim is not None or self._stages[at]

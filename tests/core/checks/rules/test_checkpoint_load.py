@@ -86,7 +86,7 @@ def test_the_optimizer_state_of_another_rank(weights: tuple[str, str], states: t
 @pytest.mark.parametrize(
     ("size", "states", "status"),
     [
-        (10, ("s", "s"), "failed"),
+        (10, ("s", "s"), "warned"),
         (10, ("s", "t"), "passed"),
         (20, ("s", "s"), "passed"),  # of the whole parameter: local steps, perhaps
         (4, ("s", "s"), "passed"),
@@ -115,7 +115,7 @@ def test_the_state_of_a_slice_of_replicated_weights(size: int, states: tuple[str
 @pytest.mark.parametrize(
     ("size", "before", "after", "status"),
     [
-        (13, "own", "one", "failed"),  # of 25 parameters, padded
+        (13, "own", "one", "warned"),  # of 25 parameters, padded
         (13, "own", "own", "passed"),
         (13, "same", "one", "passed"),  # replicas
         (13, "constant", "one", "passed"),  # the data of each rank
@@ -142,4 +142,4 @@ def test_the_part_of_another_rank_in_an_optimizer_of_the_script_s_own(
     }
     result = checkpoint_load.judge(case(ranks))
 
-    assert (result.status, at(result)) == (status, AT if status == "failed" else None)
+    assert (result.status, at(result)) == (status, AT if status == "warned" else None)

@@ -42,6 +42,16 @@ def test_parts_that_look_alike_are_divided_as_others_are() -> None:
     assert infer(zeros, [*zeros.chunk(2), *zeros.chunk(2)], [matrix]) == matrix
 
 
+def test_parts_that_look_alike_are_divided_as_the_parameter_before_them() -> None:
+    zeros = torch.zeros(12)
+    fused, plain = Layout((0, 1), 0, 3), Layout((0, 1), 0)
+
+    assert infer(zeros, zeros.chunk(2), [plain, fused], fused) == fused
+    assert infer(zeros, zeros.chunk(2), [plain, fused], plain) == plain
+    assert infer(zeros, zeros.chunk(2), [plain, fused], Layout((0,))) is None  # nothing tells which of both
+    assert infer(zeros, zeros.chunk(2), [fused]) == fused
+
+
 def test_a_gradient_of_which_a_rank_has_no_part_is_none() -> None:
     assert Layout((0, 1), 0).joined([WHOLE[:6], None]) is None
     assert Layout((0,)).joined([None, WHOLE]) is None
