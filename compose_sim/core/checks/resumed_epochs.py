@@ -24,7 +24,7 @@ _MIN_AGAIN = 3
 _MIN_LEFT = 2  # the ends of both parts may be dropped
 _MOST, _FEW = 0.9, 0.1  # of samples
 _BY_CHANCE = 8  # samples that two parts should have in common if one did not depend on the other
-How = Literal["repeated", "left out", "other order"]
+How = Literal["repeated", "left out"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,7 @@ class Resumed:
     """An epoch whose second part is not what its first part has left over."""
 
     how: How
-    repeated: int
-    left_out: int
+    samples: int
     of: int  # samples of a whole epoch
     taken: int  # batches of a rank in the first part
     read: FileUse | None  # the checkpoint
@@ -43,15 +42,12 @@ class Resumed:
 
 def explained(found: Resumed) -> str:
     """Return the evidence as a sentence."""
-    whats: dict[How, str] = {
-        "repeated": f"drew {format_count(found.repeated, 'sample')} again that had been trained on before",
-        "left out": f"left out {format_count(found.left_out, 'sample')}",
-        "other order": f"went on in another order: {format_count(found.repeated, 'sample')} came again, and {found.left_out} never",
-    }
+    count = format_count(found.samples, "sample")
+    what = f"drew {count} again that had been trained on before" if found.how == "repeated" else f"left out {count}"
     since = f"from {found.read.path.rpartition('/')[2]}{where(found.read.at)} " if found.read else ""
     return (
         f"an epoch of {format_count(found.of, 'sample')}, which was resumed {since}after {found.taken} batches of each rank, "
-        f"{whats[found.how]}, in the loader of {found.data}{where(found.at)}"
+        f"{what}, in the loader of {found.data}{where(found.at)}"
     )
 
 
@@ -105,12 +101,11 @@ def resumed_epochs(observed: Observed) -> Iterator[Resumed]:
             continue
         found = _judge(observed, together, point, later)
         if found:
-            how, repeated, left_out, of = found
+            how, samples, of = found
             first = next(iter(together[point.passage].values()))
             yield Resumed(
                 how=how,
-                repeated=repeated,
-                left_out=left_out,
+                samples=samples,
                 of=of,
                 taken=point.trained,
                 read=read,
@@ -214,10 +209,8 @@ def _same_weights(rank: RankObserved, together: Sequence[_Passages], later: int)
     return max((index for index, hashes in found if index < begun and known and hashes == start), default=None)
 
 
-def _judge(
-    observed: Observed, together: Sequence[_Passages], point: _Point, later: int
-) -> tuple[How, int, int, int] | None:
-    """Return what is wrong with the second part of an epoch: how many samples were repeated, and left out, of how many."""
+def _judge(observed: Observed, together: Sequence[_Passages], point: _Point, later: int) -> tuple[How, int, int] | None:
+    """Return what is wrong with the second part of an epoch, for how many samples, and of how many."""
     for by_row in (False, True):
         first, second = (_steps(together[number], by_row=by_row) for number in (point.passage, later))
         others = {
@@ -249,9 +242,7 @@ def _judge(
             size=size,
             seen=seen if is_direct else None,
         )
-        if not point.is_certain:
-            return parts.again(of_ranks=observed.world_size) or parts.skipped()
-        return parts.again() or parts.skipped() or (parts.reordered() if later - since == 2 else None)
+        return parts.again(of_ranks=0 if point.is_certain else observed.world_size) or parts.skipped()
     return None
 
 
@@ -274,7 +265,7 @@ class _Parts:
     def drawn(self) -> set[int]:
         return set[int]().union(*self.second)
 
-    def again(self, *, of_ranks: int = 0) -> tuple[How, int, int, int] | None:
+    def again(self, *, of_ranks: int) -> tuple[How, int, int] | None:
         """Return how many samples were repeated: the end of the first part, and only that; `of_ranks` if each counted its own only."""
         shares = [len(each & self.drawn) / len(each) for each in self.first]
         begins = next((at for at, share in enumerate(shares) if share >= 0.5), 0)
@@ -290,37 +281,22 @@ class _Parts:
         else:
             early = set[int]().union(*self.second[: len(self.first) - begins + 1])
             goes_on = len(again & early) >= _MOST * len(again)
-        return ("repeated", len(again & self.drawn), 0, self.size) if goes_on else None
+        return ("repeated", len(again & self.drawn), self.size) if goes_on else None
 
-    def skipped(self) -> tuple[How, int, int, int] | None:
+    def skipped(self) -> tuple[How, int, int] | None:
         """Return how many samples of a whole epoch neither part has: the second goes on too late."""
         before = set[int]().union(*self.first)
         if not self.exhausted or not self.whole or self.seen is None:
             return None
         if len(before & self.drawn) > _FEW * min(len(before), len(self.drawn)):
             return None
-        if len(before) * len(self.drawn) / self.size < _BY_CHANCE or not self._is_of_the_whole(before):
+        is_of_whole = all(len(each & self.whole) >= _MOST * len(each) for each in (before, self.drawn))
+        if len(before) * len(self.drawn) / self.size < _BY_CHANCE or not is_of_whole:
             return None
         left = len(self.whole - self.seen - self.drawn)
         # Samples may be left out on purpose. A position that is advanced by too much is a multiple of the right one.
         is_multiple = abs(left - round(left / len(before)) * len(before)) <= self.batch / 2
-        return ("left out", 0, left, self.size) if left >= _MIN_LEFT * self.batch and is_multiple else None
-
-    def reordered(self) -> tuple[How, int, int, int] | None:
-        """Return how many samples were repeated, and left out, by a second part in another order, which has the right length."""
-        before = set[int]().union(*self.first)
-        if not self.exhausted or self.seen is None or len(self.first) < _MIN_AGAIN or not self._is_of_the_whole(before):
-            return None
-        if abs(len(before) + len(self.drawn) - self.size) > 2 * self.batch or len(self.drawn) + self.batch > self.size:
-            return None
-        again = len(before & self.drawn)
-        left = self.size - len(self.seen | self.drawn)
-        by_chance = len(before) * len(self.drawn) / self.size
-        enough = max(self.batch, _BY_CHANCE, by_chance / 2)
-        return ("other order", again, left, self.size) if again >= enough and left >= enough else None
-
-    def _is_of_the_whole(self, before: set[int]) -> bool:
-        return not self.whole or all(len(each & self.whole) >= _MOST * len(each) for each in (before, self.drawn))
+        return ("left out", left, self.size) if left >= _MIN_LEFT * self.batch and is_multiple else None
 
 
 def _size_of_batch(steps: Sequence[set[int]]) -> int:

@@ -282,6 +282,46 @@ def test_a_script_that_finds_its_own_checkpoint_is_compared_without_it(
     assert not list(project.folder.glob(".composesim/runs/*/copy"))
 
 
+ENDS = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+data = torch.randn(32, 4)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in data.split(8):
+    optimizer.zero_grad()
+    model(batch[rank::world]).square().mean().backward()
+    optimizer.step()
+model.eval()
+for fold in data.split(16):
+    with torch.no_grad():
+        error = model.module(fold).square().mean() * world
+    print(f"validation error {error.item():.5f}") if rank == 0 else None
+if rank == 0:
+    SAVE
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("save", ["torch.save(world, 'end.pt')", "open('end.pt', 'w').write(str(world))"])
+def test_world_size_one_evaluates_after_the_last_step_and_overwrites_no_file(project: Project, save: str) -> None:
+    project.write("train.py", ENDS.replace("SAVE", save))
+
+    done = project.run("check", *OPTIONS, "--json", "train.py")
+
+    warned = [each["id"] for each in json.loads(done.stdout)["checks"] if each["status"] == "warned"]
+    assert warned == ["metric-local"]
+    file = project.folder / "end.pt"
+    torch = pytest.importorskip("torch")
+    assert (str(torch.load(file)) if save.startswith("torch") else file.read_text()) == "2"
+
+
 @pytest.mark.train
 def test_the_self_test_plants_mistakes_also_if_the_script_finds_its_own_checkpoint(project: Project) -> None:
     project.write("train.py", RESUMES)

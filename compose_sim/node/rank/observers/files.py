@@ -185,6 +185,11 @@ def _resolve(path: str) -> str | None:
     return _kept[absolute]
 
 
+def is_the_scripts(path: str) -> bool:
+    """Return whether a file is none of a library or of ours."""
+    return _resolve(path) is not None
+
+
 def _is_private(path: str) -> bool:
     """Return whether every machine of a real cluster would have a separate file there."""
     main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")  # its folder is on every node

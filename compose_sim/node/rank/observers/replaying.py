@@ -12,9 +12,11 @@ from .. import tracked
 from ..context import RankContext, here
 from ..replay import meshes
 from ..torch_hooks import after_import, points, updates_by_hand
+from .files import is_the_scripts
 from .optimizers import follow_gradients
 
 _REPLAYER = "replaying.replayer"
+_CHANGING = os.O_WRONLY | os.O_RDWR
 
 
 def begin(context: RankContext) -> None:
@@ -27,6 +29,8 @@ def begin(context: RankContext) -> None:
         points.OPTIMIZER_MADE.subscribe(_made)
         points.BACKWARD.subscribe(_backward)
         points.AUTOCAST_ENTERED.subscribe(_autocast)
+        points.SAVED.subscribe(_end_if_over)
+        sys.addaudithook(_keep_files)
         after_import("torch", lambda _: _start())
         meshes.allow_any_shape()
 
@@ -98,6 +102,19 @@ def _computes_again(context: RankContext) -> None:
 def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     """Compare the step with the recorded one."""
     _call(context, lambda replayer: replayer.after_step(optimizer))
+
+
+def _keep_files(event: str, arguments: tuple[Any, ...]) -> None:
+    is_path = event in ("os.rename", "os.remove", "open") and isinstance(arguments[0], (str, bytes))
+    if is_path and (event != "open" or arguments[2] & _CHANGING) and is_the_scripts(os.fsdecode(arguments[0])):
+        _end_if_over(here())
+
+
+def _end_if_over(context: RankContext | None, *_: Any) -> None:
+    """End the replay before the script changes a file after its last step: that would overwrite the result of the run."""
+    replayer = context.memory.get(_REPLAYER) if context else None
+    if replayer is not None and replayer.has_all_steps:
+        replayer.end("all recorded steps have been repeated")
 
 
 def _backward(context: RankContext, call: points.TorchCall) -> None:

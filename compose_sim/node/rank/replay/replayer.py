@@ -70,6 +70,7 @@ class Replayer:
         self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
         # By optimizer, at its first step, with the places of the parameters in what each rank holds
         self._inferred: dict[int, tuple[list[Layout], list[tuple[int | None, ...]]]] = {}
+        self.has_all_steps = False  # what the script does now, it does only to evaluate what it has trained
         self._has_stages = False
         self._stages: list[bool] = []  # whether only some ranks hold the parameter at all
         self._before: list[Any] = []
@@ -335,7 +336,8 @@ class Replayer:
         self.context.flush()
         self._step += 1
         goes_on = self.alone is None and self.record[0].completed  # to evaluate what it has trained
-        if self._step >= len(self.record[0].steps) and not goes_on:
+        self.has_all_steps = self._step >= len(self.record[0].steps)
+        if self.has_all_steps and not goes_on:
             self.end("all recorded steps have been repeated")
 
     def _recorded_step(self) -> dict[str, Any]:

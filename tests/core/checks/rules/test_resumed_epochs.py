@@ -62,10 +62,6 @@ def test_the_detail_counts_what_is_repeated_or_left_out() -> None:
     assert "left out 32 samples" in judged(ORDER[:32], ORDER[64:], between=[file("read")], saved=4).detail
 
 
-def test_another_order_repeats_some_and_leaves_out_others() -> None:
-    assert "went on in another order" in judged(ORDER[:48], THIRD[48:], between=[], saved=6).detail
-
-
 def test_steps_after_the_checkpoint_are_rightly_made_again() -> None:
     assert judged(ORDER[:48], ORDER[16:], between=[file("read")], saved=2).status == PASSED
 
