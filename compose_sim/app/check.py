@@ -222,11 +222,9 @@ class CheckedRun:
                 self._copy = None
         times = other_batches(single)
         if times > 1:
-            self._listener.progress(
-                f"World size 1 makes other batches: again, with batch sizes {times} times as large."
-            )
+            self._listener.progress(f"World size 1 makes other batches: again, with {times} times the batch sizes.")
             again, why_not = self._replay("single", COMPOSESIM_BATCH_TIMES=str(times))
-            if again and steps_of(again):
+            if again and was_replayed(again) and not other_batches(again):
                 single, why = again, why_not
         printed = self._printed
         if single and beyond_tolerance(comparable(steps_of(single)), case) and evaluates(case.observed):

@@ -142,6 +142,5 @@ class ReplayEnd(Record):
 
     why: str
     steps: int
-    other_batches: int = (
-        0  # the different batches that ranks made for a step, if one rank made another than these together
-    )
+    have_own: bool = False  # whether ranks may each have some parameters of their own, in the shape that one rank has
+    other_batches: int = 0  # different ones of ranks for a step, if one rank made another than these together

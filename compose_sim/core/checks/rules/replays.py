@@ -159,7 +159,8 @@ def may_be_probed(case: Case) -> bool:
     slopes = [*case.observed.of(LossSlope)]
     has_losses = any(each.loss is not None for each in slopes) and not any(each.is_cut for each in slopes)
     is_long = case.verdict == "passed" and case.observed.world_size > 1 and max(measured, default=0) >= MIN_PROBED_STEPS
-    return is_long and aligned and has_losses and bool(why_not(case)) and judge_update(case) is None
+    have_own = case.single is not None and any(each.have_own for each in case.single.of(ReplayEnd))  # in its own loss
+    return is_long and aligned and has_losses and not have_own and bool(why_not(case)) and judge_update(case) is None
 
 
 def _in_parts(step: ReplayedStep, case: Case) -> Result:

@@ -233,7 +233,7 @@ class Recorder:
                 return
             self._room_for_steps -= weight
             self._save({**pending, "after": after}, shards.file_of(f"step.{self.steps}", self.rank))
-        known = {key: pending[key] for key in ("optimizer", "fetched", "inputs", "rows", "held")}
+        known = {key: pending[key] for key in ("optimizer", "fetched", "inputs", "rows", "held", "outside")}
         self._write(**known, step=self.steps)
         self.clipped.clear()
         self.steps += 1

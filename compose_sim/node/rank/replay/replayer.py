@@ -71,6 +71,8 @@ class Replayer:
         # By optimizer, at its first step, with the places of the parameters in what each rank holds
         self._inferred: dict[int, tuple[list[Layout], list[tuple[int | None, ...]]]] = {}
         self.has_all_steps = False  # what the script does now, it does only to evaluate what it has trained
+        # Optimizers of parameters that no wrapper holds: until it is known that ranks hold them in parts, each may have its own
+        self._outside = {step["optimizer"] for rank in self.record for step in rank.steps if step["outside"]}
         self._has_stages = False
         self._stages: list[bool] = []  # whether only some ranks hold the parameter at all
         self._before: list[Any] = []
@@ -214,7 +216,7 @@ class Replayer:
         shapes += [one.shape == other.shape for one, other in zip(held, recorded["after"])]
         self._layouts, kept = [], None
         if all(shapes) and recorded["outside"]:
-            self.end("the optimizer trains parameters that are in no DistributedDataParallel model")
+            self.end("the optimizer trains parameters that are in no DistributedDataParallel model", have_own=True)
         if all(shapes) and self._has_stages:
             self.end("at world size 1 the model is one stage of a pipeline")
         if all(shapes) and self.alone is None and self._are_apart():
@@ -230,7 +232,7 @@ class Replayer:
         recorded["own_settings"] = settings_of(optimizer)
         precision = self._precision_of(optimizer, recorded)
         compared = self._compared(ours, recorded, precision)
-        if compared is not None:
+        if compared is not None and self._outside <= self._inferred.keys():
             self._note(compared, recorded, precision, parts=kept.count(False) if kept else 0)
         if kept:
             self.end(_ALL_PARTS)
@@ -425,9 +427,9 @@ class Replayer:
         is_gpu = not emulation.is_on() and any(parameter.is_cuda for parameter in parameters_of(optimizer))
         return "tf32" if is_gpu else "float32"
 
-    def end(self, why: str, *, other_batches: int = 0) -> NoReturn:
-        """End the script here."""
-        self.context.note(ReplayEnd(why, self._step, other_batches))
+    def end(self, why: str, **more: Any) -> NoReturn:
+        """End the script here; what else is given belongs to the record."""
+        self.context.note(ReplayEnd(why, self._step, **more))
         self.context.flush()
         if self._ended or threading.current_thread() is not threading.main_thread():
             sys.stdout.flush()
