@@ -143,7 +143,7 @@ class CheckedRun:
         # What the run wrote and replays would read, and the copy of the project without it, in which they then run
         self._left = frozenset[str]()
         self._copy: World | None = None
-        self._printed: tuple[str, ...] = ()  # by the last replay
+        self._printed: tuple[str, ...] = ()  # by the last replay of all ranks together
         self.no_step = ""  # what `why_no_step` says of the run
         self.is_planted = False  # whether the script has reached a mistake that was planted
         self._hints = tuple(find_hints(session.sources))
@@ -325,7 +325,8 @@ class CheckedRun:
             replay.add_environment(**{"COMPOSESIM_CHECK": "replay", "COMPOSESIM_RECORD": record, **variables})
             result = replay.run(ProgressListener(self._listener))
             observed = read_observed(replay.folder.path, moved=(copy.project, session.request.folder) if copy else None)
-            self._printed = read_logs(replay.folder.path, read_events(replay.folder.path)).get(0, ())
+            if name == "single":
+                self._printed = read_logs(replay.folder.path, read_events(replay.folder.path)).get(0, ())
         except ComposesimError as error:
             return None, f"there was no run at world size 1: {error.message}"
         finally:

@@ -65,6 +65,11 @@ class EpochProgress(Record):
     ascending: bool = False
     marks: tuple[int, ...] | None = None  # at "begun": the epoch numbers that samplers and data set hold
 
+    @property
+    def only_read(self) -> bool:
+        """Whether the iteration has ended without training, as an evaluation does."""
+        return self.phase == "exhausted" and not self.trained
+
 
 @dataclass(frozen=True)
 class Batch(Record):

@@ -27,6 +27,11 @@ class FileUse(Record):
     content: int = 0  # a hash of the tensors that were saved; in `check` only
     at: Place | None = None
 
+    @property
+    def makes(self) -> bool:
+        """Whether the script makes or replaces a file."""
+        return self.op in ("write", "create", "rename", "written")
+
 
 @dataclass(frozen=True)
 class DeviceChosen(Record):

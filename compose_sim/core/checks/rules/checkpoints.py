@@ -403,22 +403,23 @@ def _state_of_another(case: Case) -> Result | None:
     if found is None:
         return None
     done, name, is_certain = found
+    given = "they were given that of one rank" if is_certain else "as if they were given that of one rank"
     return (failed if is_certain else warned)(
         f"before step {done + 1} all ranks have the same optimizer state ({name}), although each keeps that of another part of the "
-        "parameter, and had a state of its own before: they were given that of one rank",
+        f"parameter, and had a state of its own before: {given}",
         fix=_FIX_PARTS,
         at=step_place(case),
     )
 
 
 def _kept_by_another(case: Case) -> Result | None:
-    """Find the same for an optimizer that the script has written itself."""
+    """Find the same for a hand-written optimizer."""
     found = kept_state_of_another(case.observed)
     if found is None:
         return None
     return warned(
         f"after step {found.steps} all ranks loaded the same {names_text(found.names)} into {found.type}{where(found.at)}, "
-        "although each had a part of its own before: they were given that of one rank",
+        "although each had tensors of its own before: as if they were given those of one rank",
         fix=_FIX_PARTS,
         at=found.at,
     )

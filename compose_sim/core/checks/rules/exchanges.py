@@ -8,7 +8,7 @@ rank, the others have learned nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
@@ -157,22 +157,22 @@ def saved_apart(case: Case) -> Result | None:
     savers = [saved for rank in case.observed if (saved := _saved_at_end(rank))]
     if len(savers) != 1 or not common or any(len({held[rank][key] for rank in held}) == 1 for key in common):
         return None
-    if not all(any(_evaluates_its_own(rank)) for rank in case.observed):
+    if not all(map(_evaluates_its_own, case.observed)):
         return None  # what is saved may be another model, or no model
     return warned(
         f"rank {savers[0].rank} saves {savers[0].path} after the last step{where(savers[0].at)}, but all "
-        f"{format_count(len(common), 'parameter')} differ between ranks then: they average weights now and then, and the steps since "
-        "the last time are never averaged",
+        f"{format_count(len(common), 'parameter')} differed between ranks after step {min(common)[0]}, and no weights were exchanged "
+        "from then on: ranks average their weights now and then, but not those of the last steps",
         fix="Average the weights once more after the last step, before they are saved or evaluated.",
         at=savers[0].at,
         ranks=sorted(held),
     )
 
 
-def _evaluates_its_own(rank: RankObserved) -> Iterator[bool]:
-    """Yield whether each model that the rank evaluates after its last step is one that it trains."""
+def _evaluates_its_own(rank: RankObserved) -> bool:
+    """Return whether a rank evaluates a model that it trains after its last step."""
     steps = sum(1 for _ in rank.of(OptimizerStep))
-    yield from (each.held or each.wrapped for each in rank.of(EvaluatedModel) if each.steps == steps)
+    return any(each.held or each.wrapped for each in rank.of(EvaluatedModel) if each.steps == steps)
 
 
 def _held_at_last(rank: RankObserved) -> dict[tuple[int, Key], str | None]:
@@ -193,7 +193,8 @@ def _saved_at_end(rank: RankObserved) -> FileUse | None:
     steps = [each.index for each in rank.of(OptimizerStep)]
     later = [each for each in rank.of(FileUse) if steps and each.index > steps[-1]]
     uses = [each for each in later if each.path.endswith(CHECKPOINT_ENDINGS)]
-    return uses[0] if uses and not any(each.op == "read" for each in uses) else None
+    saved = next((each for each in uses if each.makes), None)
+    return None if any(each.op == "read" for each in uses) else saved
 
 
 def added_weights(optimizer: Optimizer) -> Result | None:

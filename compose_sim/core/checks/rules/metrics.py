@@ -252,7 +252,7 @@ def _evaluations(rank: RankObserved, of_others: Collection[str] = ()) -> Iterato
         elif isinstance(each, EpochProgress) and each.phase == "begun":
             begun[each.loader] = each
             exchanged[each.loader] = False
-        elif isinstance(each, EpochProgress) and each.phase == "exhausted" and not each.trained:
+        elif isinstance(each, EpochProgress) and each.only_read:
             begun.pop(each.loader, None)
             finished.append(each)
         elif isinstance(each, (OptimizerStep, ScriptEnd)):
@@ -316,9 +316,6 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
         is_even=not _has_short_batches(case.observed),
         evaluations=max(len(evaluated_after), len(_drawn_to_evaluate(rank))),
     )
-    evaluated = next(
-        (each for each in case.observed.of(EvaluatedModel) if each.rank == printed[0].rank and each.at), None
-    )
     if found is None:
         return None
     return warned(
@@ -326,7 +323,7 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
         f"{found.alone}: {found.unlike} of {found.evaluations} evaluations differ",
         fix="Find what depends on the number of ranks after the evaluation: an order of gathered predictions, samples that are counted "
         "twice or not at all, a sum that is divided by the wrong count, a threshold or a best value of one rank.",
-        at=evaluated.at if evaluated else None,
+        at=next((each.at for each in rank.of(EvaluatedModel) if each.at), None),
         ranks=(printed[0].rank,),
     )
 
@@ -341,7 +338,7 @@ def _evaluates_the_same(case: Case) -> bool:
 
 def _drawn_to_evaluate(rank: RankObserved) -> list[int]:
     """Return how many samples a rank drew in each epoch without training."""
-    return [each.drawn for each in rank.of(EpochProgress) if each.phase == "exhausted" and not each.trained]
+    return [each.drawn for each in rank.of(EpochProgress) if each.only_read]
 
 
 def _mean_of_ranks(case: Case) -> Result | None:
@@ -361,5 +358,5 @@ def _mean_of_ranks(case: Case) -> Result | None:
 def _has_short_batches(observed: Observed) -> bool:
     """Return whether an evaluation has a smaller batch: the mean of its batches' means then depends on how samples are divided."""
     sizes = {(each.rank, each.loader): each.batch_size or 1 for each in observed.of(LoaderInfo)}
-    ended = [each for each in observed.of(EpochProgress) if each.phase == "exhausted" and not each.trained]
+    ended = [each for each in observed.of(EpochProgress) if each.only_read]
     return any(each.drawn % sizes.get((each.rank, each.loader), 1) for each in ended)

@@ -53,7 +53,6 @@ from compose_sim.node.records.replays import (
 )
 from compose_sim.node.records.script import ScriptEnd
 
-_WRITES = ("write", "create", "rename", "written")
 _FIX_SCALE = "See loss-scale."
 _ONLY_CHECK = "only `composesim check` replays the script"
 _CLEAR = 5.0  # times the tolerance
@@ -436,7 +435,7 @@ def was_replayed(replay: Observed) -> bool:
 
 def evaluates(observed: Observed) -> bool:
     """Return whether a loader is read to its end without training: perhaps an evaluation."""
-    return any(each.phase == "exhausted" and not each.trained for each in observed.of(EpochProgress))
+    return any(each.only_read for each in observed.of(EpochProgress))
 
 
 def other_batches(replay: Observed | None) -> int:
@@ -450,7 +449,7 @@ def files_made(observed: Observed) -> frozenset[str]:
     written: dict[str, float] = {}
     read: dict[str, float] = {}
     for each in observed.of(FileUse):
-        for path in filter(None, (each.path, each.to)) if each.op in _WRITES else ():
+        for path in filter(None, (each.path, each.to)) if each.makes else ():
             written[path] = min(each.t, written.get(path, each.t))
         if each.op in ("read", "update", "append"):
             read[each.path] = min(each.t, read.get(each.path, each.t))
@@ -460,7 +459,7 @@ def files_made(observed: Observed) -> frozenset[str]:
 def found_of_run(left: frozenset[str], replay: Observed) -> FileUse | None:
     """Return where a replay first reads a checkpoint that the run has left, and not the replay itself; None if it reads none."""
     for each in replay.of(FileUse):
-        if each.op in _WRITES:
+        if each.makes:
             left -= {each.path, each.to or each.path}
         elif each.op == "read" and each.path in left and each.path.endswith(CHECKPOINT_ENDINGS):
             return each

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from ...records.precautions import LoadedElsewhere, LoadedState, SavedShards, UnfilledState
 from .. import tracked
@@ -118,6 +118,23 @@ def _divided(tensor: Any) -> int:
     if not hasattr(tensor, "placements"):
         return 1
     return prod(size for size, how in zip(tensor.device_mesh.mesh.shape, tensor.placements) if how.is_shard())
+
+
+def follow_loaded(notice: Callable[[RankContext, Any, bool], None]) -> None:
+    """Call a function with what a rank loads, and with the list of dicts that another sends; the last value says which it is."""
+
+    def load(context: RankContext, call: points.TorchCall) -> points.Steps:
+        loaded = yield
+        notice(context, call.value("state_dict") if loaded is None else loaded, False)
+
+    def receive(context: RankContext, call: points.TorchCall) -> points.Steps:
+        if call.name == "broadcast_object_list":
+            yield
+            notice(context, [each for each in call.value("object_list") if isinstance(each, Mapping)], True)
+
+    points.LOADED.subscribe(load)
+    points.LOADED_SHARDED.subscribe(load)
+    points.COLLECTIVE.subscribe(receive)
 
 
 def _load_state(context: RankContext, call: points.TorchCall) -> points.Steps:

@@ -186,7 +186,7 @@ def _resolve(path: str) -> str | None:
 
 
 def is_the_scripts(path: str) -> bool:
-    """Return whether a file is none of a library or of ours."""
+    """Return whether a file belongs to the script, not to a library or to us."""
     return _resolve(path) is not None
 
 

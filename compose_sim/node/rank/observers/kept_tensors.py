@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from ...records.record import Place
 from ..context import RankContext, place
 from ..torch_hooks import points, updates_by_hand
 from . import states
+from .checkpoints import follow_loaded
 from .running_statistics import is_users
 
 _MEMORY = "kept_tensors.kept"
@@ -41,9 +42,7 @@ def begin(context: RankContext) -> None:
         context.memory[_MEMORY] = Kept()
         points.BEFORE_STEP.subscribe(_look_before)
         points.BACKWARD.subscribe(_look_after)
-        points.LOADED.subscribe(_load)
-        points.LOADED_SHARDED.subscribe(_load)
-        points.COLLECTIVE.subscribe(_receive)
+        follow_loaded(_note_load)
 
 
 def _look_before(context: RankContext, optimizer: Any, *_: Any) -> None:
@@ -132,18 +131,7 @@ def _is_plain(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() and tensor.numel() >= _MIN_SIZE and tensor.untyped_storage().nbytes())
 
 
-def _load(context: RankContext, call: points.TorchCall) -> points.Steps:
-    loaded = yield
-    _note_load(context, call.value("state_dict") if loaded is None else loaded)
-
-
-def _receive(context: RankContext, call: points.TorchCall) -> points.Steps:
-    if call.name == "broadcast_object_list":
-        yield
-        _note_load(context, [each for each in call.value("object_list") if isinstance(each, Mapping)])
-
-
-def _note_load(context: RankContext, loaded: Any) -> None:
+def _note_load(context: RankContext, loaded: Any, _: bool) -> None:
     kept: Kept = context.memory[_MEMORY]
     if kept.is_by_hand and kept.looks < _MAX_LOOKS:
         kept.loaded.update(dict.fromkeys((hashed for _, hashed in _hashed(loaded).values()), place()))

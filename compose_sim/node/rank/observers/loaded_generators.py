@@ -7,7 +7,7 @@ generator is in, and a state that is the same as one in a file was taken from th
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -18,6 +18,7 @@ from ...shared.frames import is_ours, is_user_code
 from ..context import RankContext, place
 from ..torch_hooks import points
 from . import states
+from .checkpoints import follow_loaded
 
 _MEMORY = "loaded_generators.draws"
 _SIZES = (5056, 16)  # bytes of the state of a generator on the CPU and on a GPU
@@ -66,9 +67,7 @@ def begin(context: RankContext) -> None:
     if context.mode == "record":
         context.memory[_MEMORY] = Draws()
         points.DRAWN.subscribe(_draw)
-        points.LOADED.subscribe(_load)
-        points.LOADED_SHARDED.subscribe(_load)
-        points.COLLECTIVE.subscribe(_receive)
+        follow_loaded(_note_load)
 
 
 def _draw(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -118,21 +117,10 @@ def _hashes(held: Iterable[Any]) -> list[str]:
     )
 
 
-def _load(context: RankContext, call: points.TorchCall) -> points.Steps:
-    loaded = yield
-    _note_load(context, call.value("state_dict") if loaded is None else loaded)
-
-
-def _receive(context: RankContext, call: points.TorchCall) -> points.Steps:
-    """Look at a checkpoint that one rank reads for all; a state that is sent by itself is to be shared."""
-    if call.name == "broadcast_object_list":
-        yield
-        sent = call.value("object_list")
-        _note_load(context, [each for each in sent if isinstance(each, Mapping) and len(each) > 1])
-
-
-def _note_load(context: RankContext, loaded: Any) -> None:
+def _note_load(context: RankContext, loaded: Any, is_sent: bool) -> None:
     draws: Draws = context.memory[_MEMORY]
+    if is_sent:  # a state that is sent by itself is to be shared
+        loaded = [each for each in loaded if len(each) > 1]
     if context.steps and draws.loads < _MAX_LOADS:
         found = _hashes(_states_in(loaded, _DEPTH, [_MAX_VALUES]))
         if found:

@@ -30,7 +30,7 @@ class Numbering:
         while type(data) is Subset:
             self._parts.append(data.indices)
             data = data.dataset
-        self.base = [type(data).__qualname__, _length(data)]
+        self.base = [type(data).__qualname__, length_of(data)]
 
     def __call__(self, indices: Iterable[int]) -> list[int]:
         """Return the numbers of samples; none if they cannot be told."""
@@ -42,11 +42,12 @@ class Numbering:
             return []
 
 
-def _length(data: Any) -> int:
+def length_of(sized: Any) -> int | None:
+    """Return the length of a data set or loader; None if it has none."""
     try:
-        return len(data)
+        return len(sized)
     except (TypeError, NotImplementedError, AttributeError):
-        return -1
+        return None
 
 
 def random_states() -> list[int]:

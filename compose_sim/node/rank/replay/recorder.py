@@ -18,7 +18,7 @@ from ..context import IN_CHECKPOINT, RankContext
 from ..torch_hooks import points
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
-from .chosen_samples import Numbering, random_states
+from .chosen_samples import Numbering, length_of, random_states
 from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage
@@ -89,7 +89,7 @@ class Recorder:
         passage.first_step, passage.backwards = self.steps, self._backwards
         self._passages[iterator] = passage
         if is_first:
-            self._write(loader=passage.loader, facts=self.loaders.facts(loader, _length(loader)))
+            self._write(loader=passage.loader, facts=self.loaders.facts(loader, length_of(loader)))
         self._numbering[iterator] = numbering = Numbering(loader.dataset)
         key = {"loader": passage.loader, "passage": passage.number}
         self._write(**key, step=self.steps, base=numbering.base, random=self._states)
@@ -292,10 +292,3 @@ class Recorder:
 
     def _write(self, **line: Any) -> None:
         self._index.write(json.dumps(line) + "\n")
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None

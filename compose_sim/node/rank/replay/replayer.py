@@ -218,7 +218,7 @@ class Replayer:
         if all(shapes) and recorded["outside"]:
             self.end("the optimizer trains parameters that are in no DistributedDataParallel model", have_own=True)
         if all(shapes) and self._has_stages:
-            self.end("at world size 1 the model is one stage of a pipeline")
+            self.end("some ranks were given no samples, and one rank has no more parameters than each of them")
         if all(shapes) and self.alone is None and self._are_apart():
             self.end("ranks began with different values of parameters that have the same shape at world size 1")
         if not all(shapes):
@@ -404,7 +404,7 @@ class Replayer:
                 recorded_settings=tuple(recorded["settings"]),
                 divisors=tuple(sorted(self.divisors)),
                 batch_size=max(batch_sizes, default=0),
-                parts=parts or (sum(map(self._is_in_parts, range(len(self._layouts))))),
+                parts=parts or sum(map(self._is_in_parts, range(len(self._layouts)))),
                 is_part=bool(self._layouts) and self._layouts[compared.worst].dim is not None,
                 stage=self._stage_of(compared.worst, anywhere=of_update),
                 of_update=of_update,
