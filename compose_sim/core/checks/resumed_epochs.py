@@ -22,8 +22,8 @@ _WRITTEN = ("write", "update", "rename", "create")
 # Batches of all ranks. A checkpoint may be written a little later than its state was copied, and batches are fetched ahead.
 _MIN_AGAIN = 3
 _MIN_LEFT = 2  # the ends of both parts may be dropped
-_MOST, _FEW = 0.9, 0.1  # of samples
-_BY_CHANCE = 8  # samples that two parts should have in common if one did not depend on the other
+_MIN_SHARE, _MAX_SHARED = 0.9, 0.1  # of samples
+_MIN_BY_CHANCE = 8  # samples that two parts should have in common if one did not depend on the other
 How = Literal["repeated", "left out"]
 
 
@@ -280,7 +280,7 @@ class _Parts:
             goes_on = abs(len(self.drawn) + len(kept) - self.size) <= 2 * self.batch and len(self.drawn) < self.size
         else:
             early = set[int]().union(*self.second[: len(self.first) - begins + 1])
-            goes_on = len(again & early) >= _MOST * len(again)
+            goes_on = len(again & early) >= _MIN_SHARE * len(again)
         return ("repeated", len(again & self.drawn), self.size) if goes_on else None
 
     def skipped(self) -> tuple[How, int, int] | None:
@@ -288,10 +288,10 @@ class _Parts:
         before = set[int]().union(*self.first)
         if not self.exhausted or not self.whole or self.seen is None:
             return None
-        if len(before & self.drawn) > _FEW * min(len(before), len(self.drawn)):
+        if len(before & self.drawn) > _MAX_SHARED * min(len(before), len(self.drawn)):
             return None
-        is_of_whole = all(len(each & self.whole) >= _MOST * len(each) for each in (before, self.drawn))
-        if len(before) * len(self.drawn) / self.size < _BY_CHANCE or not is_of_whole:
+        is_of_whole = all(len(each & self.whole) >= _MIN_SHARE * len(each) for each in (before, self.drawn))
+        if len(before) * len(self.drawn) / self.size < _MIN_BY_CHANCE or not is_of_whole:
             return None
         left = len(self.whole - self.seen - self.drawn)
         # Samples may be left out on purpose. A position that is advanced by too much is a multiple of the right one.
@@ -304,7 +304,7 @@ def _size_of_batch(steps: Sequence[set[int]]) -> int:
 
 
 def _goes_over(shares: Sequence[float], begins: int) -> bool:
-    return all(share >= _MOST for share in shares[begins + 1 :])
+    return all(share >= _MIN_SHARE for share in shares[begins + 1 :])
 
 
 def _steps(passages: _Passages, *, by_row: bool) -> list[set[int]] | None:

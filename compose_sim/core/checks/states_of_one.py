@@ -57,7 +57,7 @@ def _are_all_given(key: Key, own: Collection[Key], values: Sequence[Values]) -> 
 
 
 def _is_slice(state: Key, weight: Key, values: Sequence[Values]) -> bool:
-    """Return whether ranks that hold the same weights divide the state of them."""
+    """Return whether ranks with the same weights each keep a part of their state."""
     shapes = {mine[state][0] or () for mine in values}
     rows = values[0][weight][0] or ()
     # A factor of a state has as many dimensions as the weight or less, but one of them is 1, or it has the length of one.

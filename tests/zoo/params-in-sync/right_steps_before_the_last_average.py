@@ -34,6 +34,7 @@ def main() -> None:
         optimizer.step()
         if step % PERIOD == 0 or step == STEPS:
             average(model)
+    model.eval()
     with torch.no_grad():
         inputs, targets = samples(dist.get_rank())
         error = nn.functional.mse_loss(model(inputs[-1]), targets[-1])

@@ -305,7 +305,7 @@ def same_randomness(case: Case) -> Result:
     if alike := one.pairs if one else alike_after_load(case.observed, together):
         return warned(
             f"{pairs_text(alike)} drew different random numbers{where(one.at if one else None)}, but the same ones since each "
-            f"loaded the state of a generator{where(one.loaded if one else None)}, as if that was the one of one rank",
+            f"loaded the state of a generator{where(one.loaded if one else None)}, as if it was that of one rank",
             fix="Save and load the state of each rank's generator, or seed it after the load: manual_seed(seed + dist.get_rank()).",
             at=one.loaded if one else None,
             ranks=sorted({rank for pair in alike for rank in pair}),

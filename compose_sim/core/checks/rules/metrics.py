@@ -309,12 +309,11 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
     if not _has_weights_of_one_rank(case) or not _evaluates_the_same(case) or case.observed.first(EvaluationDraws):
         return None
     rank = case.observed.ranks[printed[0].rank]
-    evaluated_after = {each.steps for each in rank.of(EvaluatedModel)}
     found = unlike_one(
         [each.text for each in printed],
         case.single_log,
         is_even=not _has_short_batches(case.observed),
-        evaluations=max(len(evaluated_after), len(_drawn_to_evaluate(rank))),
+        evaluations=max(len({each.steps for each in rank.of(EvaluatedModel)}), len(_drawn_to_evaluate(rank))),
     )
     if found is None:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,8 +14,9 @@ from torch.utils.data import Subset
 from ...records.record import Place
 from ...records.replays import ChosenSamples
 from .batch_ids import Passage
+from .rng_usage import global_states
 
-_MOST = 200_000  # samples of a passage
+_MAX_SAMPLES = 200_000  # of a passage
 _SAMPLERS = "torch.utils.data."  # others may change when they are iterated
 
 
@@ -51,10 +50,10 @@ def length_of(sized: Any) -> int | None:
 
 
 def random_states() -> list[int]:
-    """Return a hash of the state of each global generator."""
-    numpy: Any = sys.modules.get("numpy")
-    others = repr(random.getstate()), repr(numpy.random.get_state(legacy=False)) if numpy else ""
-    return [zlib.crc32(bytes(torch.get_rng_state().tolist())), *(zlib.crc32(each.encode()) for each in others)]
+    """Return a hash of the state of each global generator: of torch, `random` and NumPy."""
+    states = global_states()
+    drawn = bytes(states["torch"].tolist()), *(repr(states.get(name)).encode() for name in ("random", "numpy"))
+    return list(map(zlib.crc32, drawn))
 
 
 class Choices:
@@ -102,7 +101,7 @@ def _drawn(loader: Any) -> list[int] | None:
         return None
     before = torch.get_rng_state()
     try:
-        drawn = list(islice(sampler, _MOST + 1))
+        drawn = list(islice(sampler, _MAX_SAMPLES + 1))
     finally:
         torch.set_rng_state(before)
-    return [int(each) for each in drawn] if len(drawn) <= _MOST else None
+    return [int(each) for each in drawn] if len(drawn) <= _MAX_SAMPLES else None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 _MOST_GROUPS = 4  # of a fused matrix, such as query, key and value
-_MOST_PADDING = 0.25  # of the whole: what ranks add to hold equally much
+_MAX_PADDING = 0.25  # of the whole: what ranks add to hold equally much
 
 
 class Layout(NamedTuple):
@@ -128,7 +128,7 @@ def _ways(whole: Any, parts: Sequence[Any]) -> Iterator[tuple[int, int, int | No
             fused = (groups for groups in range(1, _MOST_GROUPS) if all(each % groups == 0 for each in sizes))
             yield from ((dim, groups, None) for groups in fused)
             yield dim, max(sizes), None  # dealt out one by one, such as the rows of a table
-        elif 0 < padding <= _MOST_PADDING * size and len(set(sizes)) == 1:
+        elif 0 < padding <= _MAX_PADDING * size and len(set(sizes)) == 1:
             yield dim, 1, size
 
 

@@ -47,18 +47,24 @@ class RngUsage:
             self.seen.add("torch.Generator")
 
     def _states(self) -> dict[str, Any]:
-        torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-        states: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
+        torch, states = sys.modules["torch"], global_states()
         if torch.cuda.is_initialized():
             states["torch on CUDA"] = torch.cuda.get_rng_state()
-        if numpy is not None and hasattr(numpy, "random"):
-            states["numpy"] = repr(numpy.random.get_state(legacy=False))
         if self._private is None:
-            self._private = _private_generators(numpy)
+            self._private = _private_generators(sys.modules.get("numpy"))
         for index, generator in enumerate(self._private):
             bits = getattr(generator, "bit_generator", None)
             states[f"{type(generator).__name__} {index}"] = generator.getstate() if bits is None else repr(bits.state)
         return states
+
+
+def global_states() -> dict[str, Any]:
+    """Return the states of the generators that all code shares, on the CPU."""
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
+    if numpy is not None and hasattr(numpy, "random"):
+        states["numpy"] = repr(numpy.random.get_state(legacy=False))
+    return states
 
 
 def _private_generators(numpy: Any) -> list[Any]:
