@@ -99,6 +99,16 @@ class StreamRead(Record):
 
 
 @dataclass(frozen=True)
+class NumberedNames(Record):
+    """A dict of the script that numbers names, such as those of classes or the words of a vocabulary, while it trains."""
+
+    name: str  # of the variable, and of the attribute
+    names: int  # a hash of the names
+    codes: int  # a hash of the whole dict
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class LoaderRanks(Record):
     """A DDP model of another group of ranks is called with batches of this loader."""
 

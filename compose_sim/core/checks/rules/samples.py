@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from compose_sim.core.checks import (
+    FAILED,
     SEVERAL_RANKS,
     Case,
     Result,
@@ -40,7 +41,7 @@ from compose_sim.core.checks.rules.loaders import (
 )
 from compose_sim.core.checks.sketches import same_gradients
 from compose_sim.core.events.observations import RankObserved
-from compose_sim.node.records.data import Batch, TrainingForward
+from compose_sim.node.records.data import Batch, NumberedNames, TrainingForward
 from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import DdpModel
@@ -69,6 +70,11 @@ _TWINS = "; these are the ranks with the same LOCAL_RANK, which was probably use
 @check("sampler-overlap", "Does each rank see different samples?", SEVERAL_RANKS, may_follow=("rank-confusion",))
 def sampler_overlap(case: Case) -> Result:
     """Compare all pairs of ranks of a DDP group, in the same epochs of the same training loader."""
+    result = _compare_samples(case)
+    return result if result.status == FAILED else _other_names(case) or result
+
+
+def _compare_samples(case: Case) -> Result:
     training = training_loaders(case)
     if not training:
         return _judge_by_hand(case, pairs(case), same_gradients(case.observed))
@@ -169,6 +175,26 @@ def _other_codes(by_rank: dict[int, Loader]) -> Result | None:
                     at=by_rank[first].place,
                     ranks=(first, rank),
                 )
+    return None
+
+
+def _other_names(case: Case) -> Result | None:
+    """Find names that ranks number differently in a variable of the script, as if each had iterated over its own set."""
+    numbered: dict[str, dict[int, NumberedNames]] = {}
+    for rank in case.observed:
+        for each in rank.of(NumberedNames):
+            numbered.setdefault(each.name, {})[rank.rank] = each
+    for name, by_rank in numbered.items():
+        one, *others = by_rank
+        other = next((rank for rank in others if by_rank[rank].codes != by_rank[one].codes), None)
+        if other is not None and len({each.names for each in by_rank.values()}) == 1:
+            return warned(
+                f"`{name}` numbers the same names differently on ranks {one} and {other}: if models are given these numbers, each "
+                "means another name on each rank",
+                fix=_FIX_ORDER,
+                at=by_rank[one].at,
+                ranks=(one, other),
+            )
     return None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.samples import sampler_overlap
-from compose_sim.node.records.data import RandomDraws, Sampling, StreamRead, TrainingForward
+from compose_sim.node.records.data import NumberedNames, RandomDraws, Sampling, StreamRead, TrainingForward
 from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import at, case
@@ -256,3 +256,14 @@ def test_workers_that_read_the_same_stream_are_named(
 
     assert result.status == status
     assert (at(result) == LINE) == (status != PASSED)
+
+
+@pytest.mark.parametrize(
+    ("names", "codes", "status"),
+    [((7, 7), (1, 2), WARNED), ((7, 7), (1, 1), NOT_APPLICABLE), ((7, 8), (1, 2), NOT_APPLICABLE)],
+)
+def test_names_that_ranks_number_differently_warn(names: Sequence[int], codes: Sequence[int], status: str) -> None:
+    numbered = {rank: NumberedNames("vocabulary.index", names[rank], codes[rank], LINE) for rank in range(2)}
+    result = sampler_overlap.judge(case({rank: [ddp(), numbered[rank]] for rank in range(2)}))
+
+    assert (result.status, result.detail.startswith("`vocabulary.index`")) == (status, status == WARNED), result
