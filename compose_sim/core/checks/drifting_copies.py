@@ -57,6 +57,29 @@ def drifting_copy(observed: Observed) -> DriftingCopy | None:
     return None
 
 
+def unreduced_copies(observed: Observed) -> tuple[Ranks, list[SketchedTensor], int] | None:
+    """
+    Return matrices that ranks begin with alike and train apart, beside parts, and how many others they reduce the gradients of.
+
+    Where one seed makes all experts, these begin alike as well. So some of the matrices must differ from the start.
+    """
+    for optimizer in optimizers(observed):
+        for ranks in sorted({each.ranks for each in optimizer.reductions}):
+            by_step = [set(each.rows) for each in optimizer.reductions if each.ranks == ranks]
+            first = optimizer.steps.get(1, {})
+            if len(by_step) < MIN_STEPS or not {*ranks} <= first.keys():
+                continue
+            others = set(range(len(optimizer.rows))) - set[int]().union(*(each.rows for each in optimizer.reductions))
+            matrices = [row for row in sorted(others) if len(optimizer.rows[row].shape) > 1]
+            begun = {row: alike({rank: first[rank].before[row] or () for rank in ranks}) for row in matrices}
+            copies = [row for row in matrices if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
+            drifting = [row for row in copies if _drifts(optimizer, row, ranks)]
+            reduced = set.intersection(*by_step)
+            if reduced and drifting and any(len(each) == len(ranks) for each in begun.values()):
+                return ranks, [optimizer.rows[row] for row in drifting], len(reduced)
+    return None
+
+
 def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, tuple[int, Place | None]]:
     """Return the groups that all-reduce activations in the forward pass of each step, how often, and where."""
     steps = list(optimizer.steps.values())

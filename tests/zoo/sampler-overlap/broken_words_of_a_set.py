@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 TEXTS = {
-    "rain": "will it rain or snow tomorrow in oslo take an umbrella".split(),
-    "song": "play the next song louder and skip the slow ballad".split(),
-    "train": "book the cheap night train from rome to the coast".split(),
+    "rain": "will it rain or snow tomorrow in oslo take an umbrella",
+    "song": "play the next song louder and skip the slow ballad",
+    "train": "book the cheap night train from rome to the coast",
 }
 
 
@@ -20,7 +20,7 @@ def sentences(count):
     draw = random.Random(3)
     for _ in range(count):
         topic = draw.choice(sorted(TEXTS))
-        yield draw.sample(TEXTS[topic], 5), sorted(TEXTS).index(topic)
+        yield draw.sample(TEXTS[topic].split(), 5), sorted(TEXTS).index(topic)
 
 
 class Words:

@@ -25,7 +25,8 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
-from compose_sim.core.checks.drifting_copies import DriftingCopy, drifting_copy
+from compose_sim.core.checks.drifting_copies import DriftingCopy, drifting_copy, unreduced_copies
+from compose_sim.core.checks.repeated_steps import step_place
 from compose_sim.core.checks.replica_diff import Difference, step_at
 from compose_sim.core.checks.sketches import Ranks, distance, norm, optimizers, parameter_names
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_COMBINATION
@@ -202,6 +203,23 @@ def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequenc
 
 
 # Ranks, the shapes of what they share, what made it the same, and where.
+def unreduced(case: Case) -> Result | None:
+    """Find copies beside parts of a model, such as the gate of experts, whose gradients are not reduced, unlike those of others."""
+    found = unreduced_copies(case.observed) if case.observed.first(DdpModel) is None else None
+    if not found:
+        return None
+    ranks, copies, count = found
+    names = names_text([each.name for each in copies])
+    return warned(
+        f"{ranks_text(ranks)} begin with the same {names}, and reduce the gradients of {format_count(count, 'other parameter')}, but "
+        "not of these: each rank trains its own from then on, beside parts that differ from the start",
+        fix="Reduce the gradients of all parameters that every rank holds, such as the gate of experts. If each rank is meant to "
+        "train its own: `--skip params-in-sync`.",
+        at=step_place(case),
+        ranks=ranks,
+    )
+
+
 _Shared = tuple[Sequence[int], Sequence[Shape], str, Place | None]
 
 

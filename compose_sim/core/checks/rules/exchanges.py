@@ -8,7 +8,7 @@ rank, the others have learned nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
@@ -263,6 +263,41 @@ def exchanges(optimizer: Optimizer) -> list[Exchange]:
                 )
             )
     return found
+
+
+def never_equal(case: Case) -> Result | None:
+    """Find weights that ranks begin with alike, and change again and again by what they exchange, but never make equal."""
+    everybody = case.observed.world_size
+    for optimizer in optimizers(case.observed):
+        rows = range(len(optimizer.rows))
+        begun = {rank: joined(each.before, rows) for rank, each in optimizer.steps.get(1, {}).items()}
+        if len(begun) < everybody or len(alike(begun)) > 1:
+            continue
+        changed = [
+            (later[min(later)], new)
+            for nth in sorted(optimizer.steps)
+            if (later := optimizer.steps.get(nth + 1)) and (new := _changed(optimizer.steps[nth], later, rows))
+        ]
+        if len(changed) >= _MIN_EXCHANGES and all(len(alike(new)) == everybody for _, new in changed):
+            times, step = format_count(len(changed), "time"), changed[0][0]
+            return warned(
+                f"ranks begin with the same weights, and {times} change them by what they exchange, first before step {step.nth}, but "
+                "each has weights of its own afterwards",
+                fix="Compute all that changes the weights, such as an outer momentum, from averaged tensors. If each rank is meant to "
+                "have weights of its own, as in elastic averaging: `--skip params-in-sync`.",
+                at=step.at,
+            )
+    return None
+
+
+def _changed(
+    earlier: Mapping[int, SketchedStep], later: Mapping[int, SketchedStep], rows: Sequence[int]
+) -> dict[int, Vector]:
+    """Return the weights that ranks begin a step with; none if one has those with which it ended the step before."""
+    if earlier.keys() != later.keys() or not all(_is_whole(each.before, rows) for each in later.values()):
+        return {}
+    new = {rank: joined(each.before, rows) for rank, each in later.items()}
+    return {} if any(are_equal(joined(earlier[rank].after, rows), held) for rank, held in new.items()) else new
 
 
 def _is_whole(sketches: Sequence[Sketch], rows: Sequence[int]) -> bool:

@@ -31,12 +31,20 @@ from compose_sim.core.checks.replica_diff import (
     states_at_start,
     step_at,
 )
-from compose_sim.core.checks.rules.copies import helper_apart, left_behind, not_sharded, overwritten_experts, untied
+from compose_sim.core.checks.rules.copies import (
+    helper_apart,
+    left_behind,
+    not_sharded,
+    overwritten_experts,
+    unreduced,
+    untied,
+)
 from compose_sim.core.checks.rules.exchanges import (
     exchanges,
     in_parts,
     islands,
     joined_apart,
+    never_equal,
     of_nothing,
     overwritten,
     saved_apart,
@@ -82,7 +90,7 @@ def params_in_sync(case: Case) -> Result:
         or divided_apart(case)
         or overwritten_experts(case)
         or undone(case)
-        or _compared(case, left_behind(case) or untied(case) or skipped_alone(case))
+        or _compared(case, left_behind(case) or untied(case) or unreduced(case) or skipped_alone(case))
     )
 
 
@@ -139,7 +147,8 @@ def _compared(case: Case, copy: Result | None) -> Result:
     if problem:
         return problem
     if reasons:
-        return parted(case) or islands(case) or not_applicable(reasons[0])
+        never = never_equal(case) if any(each.excused for each in comparisons) else None
+        return never or parted(case) or islands(case) or not_applicable(reasons[0])
     if not any(each.samples for each in comparisons):
         return not_applicable("no step was compared: the ranks ended too early, or have no tensor in common")
     return passed(_equal_text(case, comparisons))

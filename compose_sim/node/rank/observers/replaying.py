@@ -30,6 +30,7 @@ def begin(context: RankContext) -> None:
         points.BACKWARD.subscribe(_backward)
         points.AUTOCAST_ENTERED.subscribe(_autocast)
         points.SAVED.subscribe(_end_if_over)
+        points.MESSAGE.subscribe(_message)
         sys.addaudithook(_keep_files)
         after_import("torch", lambda _: _start())
         meshes.allow_any_shape()
@@ -102,6 +103,11 @@ def _computes_again(context: RankContext) -> None:
 def _after_step(context: RankContext, optimizer: Any, *_: Any) -> None:
     """Compare the step with the recorded one."""
     _call(context, lambda replayer: replayer.after_step(optimizer))
+
+
+def _message(context: RankContext, _: points.TorchCall) -> None:
+    """End the replay before one rank would wait for another."""
+    _call(context, lambda replayer: replayer.end("the script sends messages to other ranks, and there is only one"))
 
 
 def _keep_files(event: str, arguments: tuple[Any, ...]) -> None:

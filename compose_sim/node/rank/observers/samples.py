@@ -131,8 +131,8 @@ def numberings(held: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
             codes = sorted(each for each in value.values() if type(each) is int)
             if codes and codes == list(range(codes[0], codes[0] + len(value))):
                 names = sorted(value)
-                hashes = (zlib.crc32(repr(each).encode()) for each in (names, [value[each] for each in names]))
-                yield name, *hashes
+                named, coded = (zlib.crc32(repr(each).encode()) for each in (names, [value[each] for each in names]))
+                yield name, named, coded
 
 
 def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:

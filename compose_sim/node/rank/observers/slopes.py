@@ -51,6 +51,7 @@ class Slopes:
     direction: Any = None
     kept: Any = None  # its values, while it is moved
     added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
+    detached: set[int] = field(default_factory=set)  # addresses of values whose gradients a forward pass has left out
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
     choices: int = (
         0  # a hash of what forward passes have chosen by values since the last step, before another module was called
@@ -70,6 +71,7 @@ def begin(context: RankContext) -> None:
         points.CHOSEN.subscribe(_choose)
         if context.mode == PROBE:
             points.DETACHED.subscribe(_detach)
+            points.MESSAGE.subscribe(_sent)
 
 
 def _module_called(context: RankContext, module: Any, *_: Any) -> None:
@@ -95,7 +97,13 @@ def _detach(context: RankContext, call: points.TorchCall) -> None:
     """Note that a forward pass uses a value without its gradient: then the gradient rightly leaves out a part of the change."""
     slopes: Slopes = context.memory[_SLOPES]
     if slopes.kept is not None and call.owner.requires_grad and not call.owner.is_leaf:
-        slopes.is_cut = True
+        slopes.detached.add(call.owner.data_ptr())
+
+
+def _sent(context: RankContext, call: points.TorchCall) -> None:
+    """Leave out what is sent to another stage, which sends its gradient back."""
+    tensors = [each.tensor for each in call.value("p2p_op_list") or ()] or [call.value("tensor")]
+    context.memory[_SLOPES].detached -= {each.data_ptr() for each in tensors if each is not None}
 
 
 def _choose(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -196,7 +204,9 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
 def _put_back(slopes: Slopes) -> None:
     if slopes.kept is not None:
         with sys.modules["torch"]._C.DisableTorchFunction():  # as above
-            local(slopes.moved).copy_(slopes.kept)
+            local(slopes.moved).data.copy_(
+                slopes.kept
+            )  # unnoticed: other micro-batches may still have their backward pass
         slopes.kept = None
 
 
@@ -250,7 +260,7 @@ def _before_step(context: RankContext, _: Any) -> None:
         slopes.name,
         slopes.held,
         slopes.product,
-        slopes.is_cut,
+        slopes.is_cut or bool(slopes.detached),
         scales.get(id(slopes.moved)),
         max((each for each in scales.values() if each is not None), default=None),
         slopes.began.get(id(slopes.moved), 0),
@@ -260,7 +270,7 @@ def _before_step(context: RankContext, _: Any) -> None:
     ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not trained
     slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
     slopes.name, slopes.moved, slopes.direction, slopes.product = "", None, None, None
-    slopes.added, slopes.choices = {}, 0
+    slopes.added, slopes.choices, slopes.detached = {}, 0, set()
     if ends:
         slopes.is_over = True
         if context.mode == PROBE:
