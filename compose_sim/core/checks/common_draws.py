@@ -40,7 +40,28 @@ def in_loop(observed: Observed, *, forward: bool) -> dict[int, Draws]:
     }
 
 
-def alike_after_load(observed: Observed, pairs: Sequence[Pair]) -> list[Pair]:
+def drawn_inputs(observed: Observed) -> dict[int, Draws]:
+    """Return hashes of what the loop draws for a model, such as a generator's noise, if another one is given each rank's samples."""
+    passes: dict[int, dict[int, list[TrainingForward]]] = {}  # of a model, by number
+    for each in observed.of(TrainingForward):
+        if each.rows and each.loader is None and not each.loads:
+            passes.setdefault(each.model, {}).setdefault(each.forward, []).append(each)
+    own = [
+        model
+        for model, by_number in passes.items()
+        if all(len({each.rows for each in of_ranks}) == len(of_ranks) > 1 for of_ranks in by_number.values())
+    ]
+    draws: dict[int, Draws] = {}
+    for model, by_number in passes.items() if own else ():
+        given = [each for of_ranks in by_number.values() for each in of_ranks]
+        is_new = len({(each.rank, each.rows) for each in given}) == len(given)
+        if is_new and all(each.loop_drew for each in given if each.loop_drew is not None):
+            for each in given:
+                draws.setdefault(each.rank, {})[model, each.forward] = hash(each.rows)
+    return draws
+
+
+def _alike_after_load(observed: Observed, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs of ranks that drew other numbers, and the same ones in all passes after a generator's state was loaded."""
     draws: list[dict[int, Draws]] = [{}, {}]  # before and after
     for each in observed.of(TrainingForward):
@@ -61,15 +82,22 @@ def alike_after_load(observed: Observed, pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class OneRanksState:
-    """A line in which ranks drew other numbers, and the same ones once each went on from a state that it had loaded."""
+    """Pairs of ranks that drew other numbers, and the same ones once each went on from a state that it had loaded."""
 
     pairs: list[Pair]
-    at: Place
-    loaded: Place
+    at: Place | None = None  # where they draw, and where they loaded; None if that was in forward passes
+    loaded: Place | None = None
 
 
-def from_one_state(observed: Observed) -> OneRanksState | None:
-    """Find the first line in which the script's own code draws alike on two ranks since both loaded the state of one generator."""
+def from_one_state(observed: Observed, pairs: Sequence[Pair]) -> OneRanksState | None:
+    """Find pairs of ranks that draw alike since both loaded the state of one generator."""
+    line = _line_from_one_state(observed)
+    alike = [] if line else _alike_after_load(observed, pairs)
+    return line or (OneRanksState(alike) if alike else None)
+
+
+def _line_from_one_state(observed: Observed) -> OneRanksState | None:
+    """Return the first line in which the script's own code draws so."""
     steps = sum(1 for _ in observed.of(OptimizerStep))
     if 0 < steps <= sum(each.op.startswith("broadcast") for each in observed.of(Collective)):
         return None  # what one rank draws may be sent to all in each step

@@ -9,7 +9,7 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
-from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, alike_after_load, both, from_one_state, in_loop
+from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, both, drawn_inputs, from_one_state, in_loop
 from compose_sim.core.checks.resumed_epochs import explained, resumed_epochs
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
@@ -283,6 +283,7 @@ def same_randomness(case: Case) -> Result:
     purposes: list[tuple[str, dict[int, Draws], list[Pair], Place | None]] = [
         ("the model's forward (dropout)", in_loop(case.observed, forward=True), together, None),
         ("what is done to a batch before the model's forward", in_loop(case.observed, forward=False), together, None),
+        ("the inputs of a model", drawn_inputs(case.observed), together, None),
     ]
     for by_rank in training_loaders(case):
         draws = {rank: _in_fetches(case, loader) for rank, loader in by_rank.items()}
@@ -301,14 +302,13 @@ def same_randomness(case: Case) -> Result:
             if local_rank_twins(case, same):
                 detail += "; these are the ranks with the same LOCAL_RANK, which was probably the seed"
             return warned(detail, fix=_FIX_SEED, at=place, ranks=sorted({rank for pair in same for rank in pair}))
-    one = from_one_state(case.observed)
-    if alike := one.pairs if one else alike_after_load(case.observed, together):
+    if one := from_one_state(case.observed, together):
         return warned(
-            f"{pairs_text(alike)} drew different random numbers{where(one.at if one else None)}, but the same ones since each "
-            f"loaded the state of a generator{where(one.loaded if one else None)}, as if it was that of one rank",
+            f"{pairs_text(one.pairs)} drew different random numbers{where(one.at)}, but the same ones since each loaded the state of a "
+            f"generator{where(one.loaded)}, as if it was that of one rank",
             fix="Save and load the state of each rank's generator, or seed it after the load: manual_seed(seed + dist.get_rank()).",
-            at=one.loaded if one else None,
-            ranks=sorted({rank for pair in alike for rank in pair}),
+            at=one.loaded,
+            ranks=sorted({rank for pair in one.pairs for rank in pair}),
         )
     if not compared:
         return not_applicable("no random numbers were seen to be drawn for samples or in a model")

@@ -402,13 +402,16 @@ def _prepares_alone(observed: Observed) -> Result | None:
 
 def _reduces_often(observed: Observed) -> Result | None:
     """Find steps that accumulate gradients over several backward passes, each of which reduces them over the ranks."""
-    times = {
-        each.index: step.mean_times * step.backwards
+    sketched = [
+        (each.index, step)
         for each in optimizers(observed)
         for by_rank in each.steps.values()
         for step in by_rank.values()
-        if step.mean_times
-    }
+    ]
+    times = {optimizer: step.mean_times * step.backwards for optimizer, step in sketched if step.mean_times}
+    added = {
+        optimizer: step.backwards for optimizer, step in sketched
+    }  # the others are those of another model, as in a GAN
     found: dict[int, list[tuple[OptimizerStep, int]]] = {}
     for rank in observed:
         for step in rank.of(OptimizerStep):
@@ -422,7 +425,7 @@ def _reduces_often(observed: Observed) -> Result | None:
         accumulates = count >= _MIN_REDUCTIONS or abs(times.get(optimizer, 0.0) - 1) < LOSS_FACTOR
         step = steps[0][0]
         is_meant = any(each.retained or each.within > 1 for each, _ in steps)
-        if len(counts) == 1 and count > 1 and accumulates and not is_meant:
+        if len(counts) == 1 and 1 < count == added.get(optimizer, count) and accumulates and not is_meant:
             return warned(
                 f"each step is preceded by {count} backward passes, and each of them reduces all gradients: {count} all-reduces of "
                 "the model per step, where one is enough",
