@@ -13,6 +13,7 @@ from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, where, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
+from compose_sim.core.checks.printed_evaluations import exchange_alike, only_computes
 from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, steps_of
 from compose_sim.core.checks.rules.replays import (
     evaluates,
@@ -204,6 +205,11 @@ class CheckedRun:
         The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank.
         """
         why = _why_no_replay(case)
+        if only_computes(case):
+            self._listener.progress("Running once at world size 1, to compare what it prints.")
+            observed, _ = self._replay("single")
+            printed = self._printed if observed and exchange_alike(case.observed, observed) else ()
+            return replace(case, why_no_single=why, single_log=printed)
         if why:
             return self._replay_update(replace(case, why_no_single=why))
         self._listener.progress("Replaying the first steps at world size 1.")

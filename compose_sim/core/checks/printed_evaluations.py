@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from compose_sim.core.checks import Case
 from compose_sim.core.checks.reported_means import EVALUATION, MIN_DIGITS, MIN_EVALUATIONS, NUMBER
+from compose_sim.core.checks.source import seeds_by_rank
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.process_groups import Collective
 
 # Relative differences: more than a few samples make that are judged otherwise, or uneven batches of which means are averaged.
 _APART, _APART_MEANS = 0.002, 0.02
@@ -79,13 +84,54 @@ def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, is_even: bool, ev
     return None
 
 
+def only_computes(case: Case) -> bool:
+    """Return whether ranks train nothing, but compute something of divided data that one rank can compute as well, as k-means does."""
+    observed = case.observed
+    if (
+        case.verdict != "passed"
+        or observed.world_size < 2
+        or observed.first(OptimizerStep)
+        or not any(case.logs.values())
+    ):
+        return False
+    exchanges = all(any("float" in str(each.dtype) for each in rank.of(Collective)) for rank in observed)
+    return exchanges and not seeds_by_rank(case.sources)
+
+
+def exchange_alike(observed: Observed, of_one: Observed) -> bool:
+    """Return whether one rank exchanges as often, and tensors of the same shapes: it goes through the same rounds."""
+    alone = next((_exchanged(rank) for rank in of_one), [])
+    return bool(alone) and all(_exchanged(rank) == alone for rank in observed)
+
+
+def _exchanged(rank: RankObserved) -> list[tuple[object, ...]]:
+    return [(each.op, each.shapes, each.at) for each in rank.of(Collective)]
+
+
+def unlike_computed(lines: Sequence[str], of_one: Sequence[str]) -> UnlikeOne | None:
+    """Return the first number that one rank, which computes the same of all data, prints otherwise in most lines like this."""
+    compared: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for line, other in zip(lines, of_one, strict=False):
+        if _template(line) == _template(other) and not _OTHER.search(line):
+            for place, pair in enumerate(zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)):
+                compared.setdefault((_template(line), place), []).append(pair)
+    for (template, place), found in compared.items() if len(lines) == len(of_one) else ():
+        unlike = [pair for pair in found if _differ(*pair, _APART_MEANS)]
+        if 2 * len(unlike) > len(found):
+            name = template.split("#")[place].rpartition("%")[2].strip(" :=,|([{'\"\t")
+            return UnlikeOne(
+                name=name, printed=unlike[0][0], alone=unlike[0][1], evaluations=len(found), unlike=len(unlike)
+            )
+    return None
+
+
 def _numbers(lines: Sequence[str]) -> Iterator[PrintedNumber]:
     """Yield the numbers that name an evaluation; in a line of a training step, only those that do so themselves."""
     seen = Counter[str]()
     for line in lines:
         if len(line) > 1000 or not EVALUATION.search(line):
             continue
-        template = NUMBER.sub("#", re.sub(r"(?<![\w.])\d+(?![\w.])", "%", line)).strip()
+        template = _template(line)
         end, name = 0, ""
         for place, each in enumerate(NUMBER.finditer(line)):
             between = line[end : each.start()]
@@ -96,6 +142,11 @@ def _numbers(lines: Sequence[str]) -> Iterator[PrintedNumber]:
             if is_named and not _OTHER.search(name) and not (unit and any(unit.groups())):
                 yield PrintedNumber(template, place, seen[template], name.strip(" :=,|([{'\"\t"), each.group())
         seen[template] += 1
+
+
+def _template(line: str) -> str:
+    """Return a line without its numbers."""
+    return NUMBER.sub("#", re.sub(r"(?<![\w.])\d+(?![\w.])", "%", line)).strip()
 
 
 def _differ(one: str, other: str, apart: float) -> bool:

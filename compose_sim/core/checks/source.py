@@ -16,6 +16,7 @@ _COLLECTIVES = re.compile(
 NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
 _FSDP = re.compile(r"\b(fully_shard|FullyShardedDataParallel)\b")
 _GPU = re.compile(r"cuda|accelerator|nccl|\.to\(\s*(?:self\.)?dev", re.IGNORECASE)
+_RANDOM = re.compile(r"seed|^Generator$|default_rng|RandomState|^Random$", re.IGNORECASE)
 _SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
 JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
@@ -69,6 +70,24 @@ def uses_hashes(sources: Mapping[str, str]) -> bool:
             return True
         if any(isinstance(node, (ast.Set, ast.SetComp)) and id(node) not in members for node in ast.walk(tree)):
             return True
+    return False
+
+
+def seeds_by_rank(sources: Mapping[str, str]) -> bool:
+    """Return whether a file seeds random numbers with something made of the rank, as far as its text shows."""
+    for tree in filter(None, map(parsed, sources.values())):
+        ranks = set[str]()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and "rank" in ast.unparse(node.value).lower():
+                ranks |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+        for name, call in _calls(tree):
+            names = (
+                {_name(each) for each in ast.walk(call) if isinstance(each, ast.expr)}
+                if _RANDOM.search(name)
+                else set()
+            )
+            if names & ranks or any("rank" in each.lower() for each in names):
+                return True
     return False
 
 

@@ -22,7 +22,7 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
-from compose_sim.core.checks.printed_evaluations import unlike_one
+from compose_sim.core.checks.printed_evaluations import unlike_computed, unlike_one
 from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
 from compose_sim.core.checks.reported_means import (
     EVALUATION,
@@ -44,7 +44,7 @@ from compose_sim.node.records.script import ScriptEnd
 
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _METRIC = re.compile(
-    r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward",
+    r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward|inertia|distortion|objective|likelihood|variance",
     re.IGNORECASE,
 )
 _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
@@ -306,6 +306,8 @@ def _has_weights_of_one_rank(case: Case) -> bool:
 
 def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Result | None:
     """Find results that one rank with the same weights and all samples prints otherwise."""
+    if case.single is None:
+        return _computed_unlike_one_rank(case, printed)
     if not _has_weights_of_one_rank(case) or not _evaluates_the_same(case) or case.observed.first(EvaluationDraws):
         return None
     rank = case.observed.ranks[printed[0].rank]
@@ -324,6 +326,24 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
         "twice or not at all, a sum that is divided by the wrong count, a threshold or a best value of one rank.",
         at=next((each.at for each in rank.of(EvaluatedModel) if each.at), None),
         ranks=(printed[0].rank,),
+    )
+
+
+def _computed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Result | None:
+    rank, ours = printed[0].rank, {each.text for each in printed}
+    lines, of_one = (
+        [each for each in log if _METRIC.search(each)] for log in (case.logs.get(rank, ()), case.single_log)
+    )
+    found = unlike_computed([each for each in lines if each.strip() in ours], of_one)
+    if found is None:
+        return None
+    return warned(
+        f"nothing is trained, and rank {rank} prints {found.name} {found.printed}, but one rank that exchanges equally often prints "
+        f"{found.alone}: {found.unlike} of {found.evaluations} such numbers differ",
+        fix="Find what depends on how the data are divided: a mean of the ranks' means, which weighs parts of unequal size alike, "
+        "samples that are left out or counted twice. Exchange sums and counts, and divide afterwards.",
+        at=next((each.at for each in case.observed.of(Collective) if each.at), None),
+        ranks=(rank,),
     )
 
 

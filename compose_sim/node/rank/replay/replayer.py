@@ -70,7 +70,8 @@ class Replayer:
         self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
         # By optimizer, at its first step, with the places of the parameters in what each rank holds
         self._inferred: dict[int, tuple[list[Layout], list[tuple[int | None, ...]]]] = {}
-        self.has_all_steps = False  # what the script does now, it does only to evaluate what it has trained
+        # What the script does now, it does only to evaluate what it has trained, or it trains nothing
+        self.has_all_steps = not any(each.steps for each in self.record)
         # Optimizers of parameters that no wrapper holds: until it is known that ranks hold them in parts, each may have its own
         self._outside = {step["optimizer"] for rank in self.record for step in rank.steps if step["outside"]}
         self._has_stages = False
