@@ -46,6 +46,10 @@ class Case:
     sources: Mapping[str, str] = field(default_factory=dict)  # the text of the user's files, by path
     why_not: str = ""  # why no check applies: the script does not use torch.distributed
 
+    def source_of(self, file: str) -> str:
+        """Return the text of a file of the script, by the path that it has on the nodes."""
+        return next((text for name, text in self.sources.items() if f"/{file}".endswith(f"/{name}")), "")
+
     @property
     def failing_rank(self) -> int | None:
         """The rank of the cause, if it is that of one rank."""

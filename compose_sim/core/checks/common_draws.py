@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.data import GeneratorDraw, TrainingForward
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import GeneratorDraw, LoaderInfo, RandomDraws, TrainingForward
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
@@ -38,6 +38,39 @@ def in_loop(observed: Observed, *, forward: bool) -> dict[int, Draws]:
         }
         for rank in observed
     }
+
+
+def in_fetches(rank: RankObserved, info: LoaderInfo) -> Draws:
+    """Return the states in which the samples of a batch are fetched, if at least as many numbers are drawn."""
+    draws: Draws = {}
+    for each in rank.of(RandomDraws):
+        if each.loader != info.loader or (info.iterable and not each.fetch):
+            continue  # the first fetch of an iterable data set begins the epoch: it may draw an order for all ranks
+        for name, (state, count) in each.states.items():
+            if info.iterable and not name.startswith(("torch", "numpy")):
+                continue  # buffers that shuffle
+            if count >= each.size - 1:
+                draws[(each.epoch, each.worker, each.fetch, name)] = state
+    return draws
+
+
+def given_apart(observed: Observed, pair: Pair) -> bool:
+    """Return whether two ranks give their models other rows in each pass, although nothing is drawn after a batch was loaded."""
+    left, right = (
+        {
+            (each.model, each.forward): each
+            for each in observed.ranks[rank].of(TrainingForward)
+            if each.rows and not each.loads
+        }
+        for rank in pair
+    )
+    passes = [(left[key], right[key]) for key in left if key in right]
+    return len(passes) >= MIN_DRAWS and all(
+        one.loader is not None
+        and not (one.loop_drew or other.loop_drew)
+        and set(one.rows or ()).isdisjoint(other.rows or ())
+        for one, other in passes
+    )
 
 
 def drawn_inputs(observed: Observed) -> dict[int, Draws]:

@@ -21,6 +21,7 @@ from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
 
 EXCHANGED = "ranks exchange as many numbers as all parameters have by themselves, which may be gradients or weights"
+_MIN_EXCHANGES = 2
 MAX_METRIC = 64  # a collective of fewer numbers is a metric, and no part of a model
 Key = tuple[str, int | None, str]  # kind, number of the DDP model, name
 Value = tuple[Shape, str | None, str | None, str | None]  # shape, type, device, hash
@@ -148,7 +149,9 @@ def exchanges_parts(observed: Observed, *, began_equal: bool = False) -> bool:
         )
         for rank in observed
     ]
-    return any(2 * count >= steps for count in large)
+    # What it gives may have another size on each rank, so that is not recorded.
+    parts = [sum(each.op == "all_to_all_single" and not each.shapes for each in _floating(rank)) for rank in observed]
+    return any(2 * count >= steps for count in (*large, *parts))
 
 
 def _floating(rank: RankObserved) -> Iterator[Collective]:
@@ -165,6 +168,21 @@ def _weights_exchanged(rank: RankObserved) -> set[Shape]:
     first = rank.first(OptimizerStep)
     later = (each for each in _floating(rank) if first and each.index > first.index and each.moves != "gradient")
     return {shape for each in later for shape in each.shapes}
+
+
+def exchanges_some_weights(observed: Observed, optimizer: int) -> bool:
+    """Return whether ranks exchange tensors of the shape of a matrix that they train, but only now and then: federated learning."""
+    for rank in observed:
+        tables = [each for each in rank.of(TensorTable) if each.optimizer == optimizer]
+        shapes = [row.shape or () for table in tables for row in table.rows if row.kind == "parameter"]
+        matrices = {shape for shape in shapes if len(shape) > 1}
+        steps = sum(1 for _ in rank.of(OptimizerStep))
+        exchanged = Counter[Shape](
+            shape for each in _floating(rank) if each.moves != "gradient" for shape in each.shapes
+        )
+        if matrices and not any(_MIN_EXCHANGES <= exchanged[shape] <= steps / 2 for shape in matrices):
+            return False
+    return True
 
 
 def has_uneven_join(observed: Observed) -> bool:

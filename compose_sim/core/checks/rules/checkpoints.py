@@ -26,6 +26,7 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.repeated_steps import step_place
+from compose_sim.core.checks.source import empties_file
 from compose_sim.core.checks.states_of_one import kept_state_of_another, optimizer_state_of_another
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
@@ -58,7 +59,7 @@ def checkpoint_race(case: Case) -> Result:
     if not written:
         return not_applicable("the script writes no file")
     order, renamed, awaited = HappensBefore(observed), _renamed(observed), _awaited(observed)
-    twice = (_written_twice(observed, order, path, files[path]) for path in written)
+    twice = (_written_twice(case, order, path, files[path]) for path in written)
     early = (
         _read_early(observed, order, path, files[path])
         or (None if path in renamed else _awaited_and_read(observed, awaited, path, files[path]))
@@ -141,7 +142,8 @@ def _awaited(observed: Observed) -> dict[tuple[int, int, int], set[str]]:
     return found
 
 
-def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
+def _written_twice(case: Case, order: HappensBefore, path: str, uses: Sequence[FileUse]) -> Result | None:
+    observed = case.observed
     rivals: set[int] = set()
     first: FileUse | None = None
     writes: dict[int, list[FileUse]] = {}
@@ -151,6 +153,8 @@ def _written_twice(observed: Observed, order: HappensBefore, path: str, uses: Se
     for rank, other_rank in combinations(sorted(writes), 2):
         for one in writes[rank]:
             for other in order.overlapping(one, writes[other_rank]):
+                if all(each.at and empties_file(case.source_of(each.at[0]), each.at[1]) for each in (one, other)):
+                    continue  # in any order, the file is empty afterwards
                 if _is_same_file(observed, one, other) and not _is_handed_over(one, other, uses):
                     rivals |= {rank, other_rank}
                     first = first or one

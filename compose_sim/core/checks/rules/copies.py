@@ -133,7 +133,12 @@ def _drifted(found: DriftingCopy) -> Result:
 _MIN_EXCHANGES = 3  # exchanges of samples between experts
 
 
-def left_behind(case: Case) -> Result | None:
+def copies_apart(case: Case) -> Result | None:
+    """Find a copy that comes apart from those of other ranks."""
+    return _left_behind(case) or _untied(case) or _unreduced(case)
+
+
+def _left_behind(case: Case) -> Result | None:
     """Find a model that all ranks evaluate, but that still has its first weights on some of them."""
     initial, found = initial_weights(case.observed), list(evaluations(case.observed))
     for each in found:
@@ -203,7 +208,7 @@ def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequenc
 
 
 # Ranks, the shapes of what they share, what made it the same, and where.
-def unreduced(case: Case) -> Result | None:
+def _unreduced(case: Case) -> Result | None:
     """Find copies beside parts of a model, such as the gate of experts, whose gradients are not reduced, unlike those of others."""
     found = unreduced_copies(case.observed) if case.observed.first(DdpModel) is None else None
     if not found:
@@ -223,7 +228,7 @@ def unreduced(case: Case) -> Result | None:
 _Shared = tuple[Sequence[int], Sequence[Shape], str, Place | None]
 
 
-def untied(case: Case) -> Result | None:
+def _untied(case: Case) -> Result | None:
     """Find a weight that ranks with parts of a model began with as the same, and that differs between them after their first steps."""
     held = {rank.rank: _parameters(rank) for rank in case.observed}
     shared = [(each.group, each.shapes, f"{each.op} gave", each.at) for each in _shared_before_training(case.observed)]

@@ -29,6 +29,7 @@ from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
     Reduction,
+    Vector,
     alike,
     distance,
     factor,
@@ -234,18 +235,27 @@ def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
     used, own = steps[first].used[row] or (), steps[first].own[row] or ()
     if factor(used, own) is not None:  # its own alone: any gradient of zero would fit beside it
         return
+    if _fits(
+        used, [own, *(steps[rank].own[row] or () for rank in others)]
+    ):  # so would that of a parameter with equal gradients
+        return
     for other in range(min(len(optimizer.rows), _MAX_ROWS)):
         is_alike = optimizer.rows[other].shape == optimizer.rows[row].shape and _is_replica(optimizer, other)
         if other == row or not is_alike:
             continue
         for choice in product((row, other), repeat=len(others)):
-            average = mean([own, *(steps[rank].own[at] or () for rank, at in zip(others, choice, strict=True))])
-            fits = any(
-                distance(used, [times * each for each in average]) < ROUNDING_COMBINATION * norm(used)
-                for times in (1, len(steps))
-            )
-            if other in choice and fits:
+            owns = [own, *(steps[rank].own[at] or () for rank, at in zip(others, choice, strict=True))]
+            if other in choice and _fits(used, owns):
                 yield other, tuple(rank for rank, at in zip(others, choice, strict=True) if at == other)
+
+
+def _fits(used: Vector, owns: Sequence[Vector]) -> bool:
+    """Return whether a gradient is the mean or the sum of these."""
+    average = mean(owns)
+    return any(
+        distance(used, [times * each for each in average]) < ROUNDING_COMBINATION * norm(used)
+        for times in (1, len(owns))
+    )
 
 
 def _is_replica(optimizer: Optimizer, row: int) -> bool:

@@ -9,7 +9,17 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
-from compose_sim.core.checks.common_draws import MIN_DRAWS, Draws, Pair, both, drawn_inputs, from_one_state, in_loop
+from compose_sim.core.checks.common_draws import (
+    MIN_DRAWS,
+    Draws,
+    Pair,
+    both,
+    drawn_inputs,
+    from_one_state,
+    given_apart,
+    in_fetches,
+    in_loop,
+)
 from compose_sim.core.checks.resumed_epochs import explained, resumed_epochs
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
@@ -286,9 +296,12 @@ def same_randomness(case: Case) -> Result:
         ("the inputs of a model", drawn_inputs(case.observed), together, None),
     ]
     for by_rank in training_loaders(case):
-        draws = {rank: _in_fetches(case, loader) for rank, loader in by_rank.items()}
-        first = next(iter(by_rank.values()))
-        purposes.append((f"{first} (augmentation)", draws, pairs(case, by_rank), first.place))
+        draws = {rank: in_fetches(case.observed.ranks[rank], loader.info) for rank, loader in by_rank.items()}
+        first, of = (
+            next(iter(by_rank.values())),
+            [pair for pair in pairs(case, by_rank) if not have_parts(case, by_rank, pair)],
+        )
+        purposes.append((f"{first} (augmentation)", draws, of, first.place))
     compared = 0
     for purpose, draws, of, place in purposes:
         comparable = [pair for pair in of if len(both(draws, pair)) >= MIN_DRAWS]
@@ -313,20 +326,6 @@ def same_randomness(case: Case) -> Result:
     if not compared:
         return not_applicable("no random numbers were seen to be drawn for samples or in a model")
     return passed("each rank drew its own random numbers")
-
-
-def _in_fetches(case: Case, loader: Loader) -> Draws:
-    draws: Draws = {}
-    iterable = loader.info.iterable
-    for each in case.observed.ranks[loader.rank].of(RandomDraws):
-        if each.loader != loader.info.loader or (iterable and not each.fetch):
-            continue  # the first fetch of an iterable data set begins the epoch: it may draw an order for all ranks
-        for name, (state, count) in each.states.items():
-            if iterable and not name.startswith(("torch", "numpy")):
-                continue  # buffers that shuffle
-            if count >= each.size - 1:
-                draws[(each.epoch, each.worker, each.fetch, name)] = state
-    return draws
 
 
 @dataclass(slots=True)
@@ -469,6 +468,14 @@ def drew_random(case: Case, loader: Loader) -> bool | None:
     """Return whether random numbers went into this loader's samples; None if that was not recorded."""
     drawn = [each for each in case.observed.ranks[loader.rank].of(RandomDraws) if each.loader == loader.info.loader]
     return any(each.states for each in drawn) if drawn else None
+
+
+def have_parts(case: Case, by_rank: Mapping[int, Loader], pair: Pair) -> bool:
+    """Return whether two ranks load the same batches, and each gives its models other rows of these."""
+    draws = {rank: in_fetches(case.observed.ranks[rank], by_rank[rank].info) for rank in pair}
+    loaded = ((one.batches, other.batches) for one, other in shared_epochs(*(by_rank[rank] for rank in pair)))
+    are_same = all(indices_of(one) is not None and indices_of(one) == indices_of(other) for one, other in loaded)
+    return are_same and given_apart(case.observed, pair) and all(left == right for left, right in both(draws, pair))
 
 
 def local_rank_twins(case: Case, found: list[Pair]) -> bool:

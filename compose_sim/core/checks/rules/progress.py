@@ -379,7 +379,7 @@ def departure(case: Case) -> Departure | None:
     if all(len(mine) != 1 for mine in places.values()):  # the callers of each waiting line are known too
         seen += sorted({place for mine in places.values() for place in mine[1:]} - set(seen))
     for file, line in seen:
-        tree = parsed(source_of(case, file))
+        tree = parsed(case.source_of(file))
         for loop in _loops(tree, line) if tree else ():
             inside = [
                 rank for rank, mine in places.items() if any(at[0] == file and _holds(loop, at[1]) for at in mine)
@@ -393,15 +393,10 @@ def departure(case: Case) -> Departure | None:
 
 def skipping_line(case: Case, at: Place) -> Place | None:
     """Return the only `continue` that may skip this line in the loop around it."""
-    tree = parsed(source_of(case, at[0]))
+    tree = parsed(case.source_of(at[0]))
     loops = _loops(tree, at[1]) if tree else []
     lines = [line for line, word in _exits(loops[-1]) if word == "continue" and line < at[1]] if loops else []
     return (at[0], lines[0]) if len(lines) == 1 else None
-
-
-def source_of(case: Case, file: str) -> str:
-    """Return the text of a file of the script, by the path that it has on the nodes."""
-    return next((text for name, text in case.sources.items() if f"/{file}".endswith(f"/{name}")), "")
 
 
 def _departure(

@@ -31,6 +31,7 @@ from compose_sim.core.checks.rules.loaders import (
     Loader,
     drew_random,
     groups,
+    have_parts,
     indices_of,
     local_rank_twins,
     pairs,
@@ -90,6 +91,9 @@ def _compare_samples(case: Case) -> Result:
         if mismatch:
             return mismatch
         decided = compare_all(case, by_rank)
+        parts = [pair for pair, each in decided.items() if each.is_overlap and have_parts(case, by_rank, pair)]
+        if parts:
+            return passed(f"{pairs_text(parts)} load the same batches, and each gives its models other rows of these")
         overlapping = [pair for pair, each in decided.items() if each.is_overlap]
         if overlapping and _is_convincing(by_rank, overlapping, decided):
             if not case.observed.first(DdpModel) and not _fsdp_divides(case) and not _are_replicas(case, overlapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -149,6 +150,8 @@ def profile_the_cpu() -> None:
     kind: Any = torch.autograd.profiler.profile
 
     @wrap(kind, "__init__")
-    def init(original: Any, *arguments: Any, use_cuda: Any = False, use_device: Any = None, **options: Any) -> None:
-        device = None if use_cuda or str(use_device).startswith("cuda") else use_device
+    def init(original: Any, *arguments: Any, use_device: Any = None, **options: Any) -> None:
+        device = None if str(use_device).startswith("cuda") else use_device
+        if options.get("use_cuda") and "use_cuda" in inspect.signature(original).parameters:  # newer versions refuse it
+            options["use_cuda"] = False
         original(*arguments, use_device=device, **options)

@@ -75,7 +75,7 @@ class EmulatedCuda(TorchFunctionMode):
             elif kind in _NEITHER:
                 continue
             elif kind in _SEQUENCES:
-                other = _tag_in(func, argument)
+                other = _tag_in(argument, func, args, kwargs)
             elif isinstance(argument, _Tensor):
                 other = argument._composesim_device
             else:
@@ -109,14 +109,14 @@ _NAMES_REAL_DEVICE = re.compile(r"new_|\w+_like\b")
 _PLAIN = (int, bool, float, str, torch.Size, torch.dtype)
 
 
-def _tag_in(func: Any, sequence: Any) -> int | None:
+def _tag_in(sequence: Any, func: Any, args: tuple[Any, ...], kwargs: Any) -> int | None:
     tag = None
     for argument in sequence:
         if isinstance(argument, _Tensor):
             other = argument._composesim_device
             if other is not tag and other is not None:
                 if tag is not None:
-                    return meet(func, (sequence,))
+                    return meet(func, args, kwargs)
                 tag = other
     return tag
 

@@ -96,6 +96,8 @@ def _is_sum(whole: int, parts: Sequence[int]) -> bool:
 
 def hash_of(tensor: torch.Tensor) -> int:
     """Return the sum of a hash of each element."""
+    if tensor.layout is not torch.strided:  # as the gradient of an embedding may be
+        tensor = tensor.to_dense()
     bits = tensor.detach().reshape(-1).to("cpu", torch.float64).view(torch.int64)
     mixed = (bits ^ _ANOTHER) * _ODD  # zeros count, too
     mixed = (mixed ^ (mixed >> 31)) * _ANOTHER
