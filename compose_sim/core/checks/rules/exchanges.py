@@ -278,7 +278,7 @@ def never_equal(case: Case) -> Result | None:
             for nth in sorted(optimizer.steps)
             if (later := optimizer.steps.get(nth + 1)) and (new := _changed(optimizer.steps[nth], later, rows))
         ]
-        if len(changed) >= _MIN_EXCHANGES and all(len(alike(new)) == everybody for _, new in changed):
+        if changed and all(len(alike(new)) == everybody for _, new in changed):
             times, step = format_count(len(changed), "time"), changed[0][0]
             return warned(
                 f"ranks begin with the same weights, and {times} change them by what they exchange, first before step {step.nth}, but "

@@ -110,7 +110,7 @@ def judge_slopes(case: Case) -> Result | None:
     found = _by_parameter(_moves(case))
     smooth = {name: [move for move in each if not move.jumps] for name, each in found.items()}
     correlations = {name: _correlation(each) for name, each in smooth.items() if _tell(each)}
-    unsound = [name for name, value in correlations.items() if value < _UNSOUND]
+    unsound = [name for name, value in correlations.items() if value < _UNSOUND and not _is_one_apart(smooth[name])]
     if not unsound:
         return _judge_sizes(case, {name: each for name, each in found.items() if _tell(each, _NOISE_IF_SURE)})
     worst = min(unsound, key=lambda name: correlations[name])
@@ -174,6 +174,11 @@ def _correlation(found: list[_Move]) -> float:
     both = sum(each.change * each.predicted for each in found)
     sizes = sum(each.change**2 for each in found) * sum(each.predicted**2 for each in found)
     return both / sqrt(sizes) if sizes > 0 else 0.0
+
+
+def _is_one_apart(found: list[_Move]) -> bool:
+    """Return whether all moves but one agree: no wrong gradient, but something else in one step."""
+    return any(_correlation([*found[:at], *found[at + 1 :]]) > _SURE for at in range(len(found)))
 
 
 def lost_in_exchange(case: Case) -> Result | None:

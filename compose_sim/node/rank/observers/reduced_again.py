@@ -45,7 +45,7 @@ def keep(context: RankContext, call: TorchCall) -> None:
 
 
 def _counts(call: TorchCall) -> Any:
-    """Return the tensor of an all_reduce that adds whole numbers from 0 on, as counts are; else None."""
+    """Return the tensor of an all_reduce that adds numbers from 0 on, of which one may be a count: it is whole; else None."""
     torch: Any = sys.modules["torch"]
     if (
         call.name != "all_reduce"
@@ -56,4 +56,5 @@ def _counts(call: TorchCall) -> Any:
     tensor = call.value(OWN["all_reduce"])
     if type(tensor) is not torch.Tensor or tensor.is_complex() or not 0 < tensor.numel() <= _MAX_ELEMENTS:
         return None
-    return tensor if bool((tensor >= 0).all() and (tensor == tensor.round()).all()) else None
+    is_count = (tensor >= 1) & (tensor == tensor.round())
+    return tensor if bool((tensor >= 0).all() and is_count.any()) else None
