@@ -12,13 +12,12 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, where, why_no_step
+from compose_sim.core.checks.files_of_run import files_made, files_written, found_of_run
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.printed_evaluations import exchange_alike, only_computes
 from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, steps_of
 from compose_sim.core.checks.rules.replays import (
     evaluates,
-    files_made,
-    found_of_run,
     may_be_probed,
     needs_alone,
     other_batches,
@@ -33,6 +32,7 @@ from compose_sim.core.report.report import Cause, MistakeReport, Report
 from compose_sim.core.request.names import CHECK_MODES, chosen
 from compose_sim.core.request.spec import ClusterSpec
 from compose_sim.core.verdict.verdict import EXIT_CODES, VerdictWord
+from compose_sim.engine.project_files import kept
 from compose_sim.engine.protocol import Engine
 from compose_sim.engine.registry import shared
 from compose_sim.engine.run_folder.finished import delete
@@ -167,8 +167,10 @@ class CheckedRun:
             self.is_planted, self.no_step = has_reached_it(case.observed), why_no_step(case.observed)
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)
+            written = files_written(case.observed)
             try:
-                case = self._probe(self.replay(case)) if self._replays else case
+                with kept(written, session.request.folder):
+                    case = self._probe(self.replay(case)) if self._replays else case
             except KeyboardInterrupt:  # the first run is worth a report even without a replay
                 interrupted, case = True, replace(case, why_no_single="it was interrupted at world size 1")
                 session.was_interrupted = True
@@ -178,7 +180,8 @@ class CheckedRun:
             report = self.judge(case)
             session.report = _with_verdict(report, "interrupted", report.cause) if interrupted else report
             if self._settings.self_test and session.report.verdict in ("passed", "inconclusive"):
-                session.report = replace(session.report, mistakes=tuple(self._planted_mistakes()))
+                with kept(written, session.request.folder):
+                    session.report = replace(session.report, mistakes=tuple(self._planted_mistakes()))
             elif self._settings.self_test:
                 self._listener.progress("note: no mistake was planted, because the run itself failed")
         return session.report

@@ -1,18 +1,21 @@
-"""Read files that a project contains."""
+"""Read files that a project contains, and keep them as they are."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compose_sim.core.text import format_bytes
 from compose_sim.engine.project_owner import check_project, check_user
-from compose_sim.engine.run_folder.safe_files import kind_of
+from compose_sim.engine.run_folder.safe_files import SafeFolder, kind_of
 from compose_sim.errors import SpecError
 
 MAX_BYTES = 4 << 20  # of a script
 _MAX_SETTINGS = 512 << 10
+_MAX_KEPT = 256 << 20  # of all files together
 
 
 def read_project_file(path: Path, folder: Path, *, size: int = MAX_BYTES, is_settings: bool = False) -> bytes:
@@ -53,6 +56,40 @@ def read_settings(path: Path, folder: Path) -> str:
         return read_project_file(path, folder, size=_MAX_SETTINGS, is_settings=True).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SpecError(f"'{path}' cannot be read: {error}", hint=f"file {path}") from None
+
+
+@contextmanager
+def kept(paths: Iterable[str], project: Path) -> Iterator[None]:
+    """
+    Put these files back as they are now, if they have changed when the context ends.
+
+    Those are left alone that are outside of the project or links, that cannot be read, or that would take too much memory.
+    """
+    held: dict[str, tuple[bytes, os.stat_result]] = {}
+    left = _MAX_KEPT
+    for path in map(Path, paths):
+        with suppress(OSError, SpecError, ValueError):
+            name, status = str(path.relative_to(project.resolve())), path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size <= left:
+                held[name] = read_project_file(path, project, size=left), status
+                left -= status.st_size
+    try:
+        yield
+    finally:
+        for name, (content, before) in held.items():
+            _put_back(name, content, before, project)
+
+
+def _put_back(name: str, content: bytes, before: os.stat_result, project: Path) -> None:
+    path = project.resolve() / name
+    with suppress(FileNotFoundError):
+        now = path.lstat()
+        if (now.st_ino, now.st_mtime_ns, now.st_size) == (before.st_ino, before.st_mtime_ns, before.st_size):
+            return
+    SafeFolder(project.resolve()).replace(name, content, mode=stat.S_IMODE(before.st_mode))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if os.geteuid() == 0:
+        os.chown(path, before.st_uid, before.st_gid, follow_symlinks=False)
 
 
 def _trusted(folder: Path) -> set[int]:

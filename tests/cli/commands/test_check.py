@@ -323,6 +323,16 @@ def test_world_size_one_evaluates_after_the_last_step_and_overwrites_no_file(pro
 
 
 @pytest.mark.train
+def test_a_log_that_the_script_begins_anew_stays_that_of_the_run(project: Project) -> None:
+    project.write("train.py", (ROOT / "tests/zoo/checkpoint-race/right_log_that_all_empty.py").read_text())
+
+    done = project.run("check", *OPTIONS, "train.py")
+
+    assert "Replaying the first steps" in done.stderr + done.stdout
+    assert len((project.folder / "training.log").read_text().splitlines()) == 12
+
+
+@pytest.mark.train
 def test_the_self_test_plants_mistakes_also_if_the_script_finds_its_own_checkpoint(project: Project) -> None:
     project.write("train.py", RESUMES)
     project.write("plain.py", RESUMES.replace('os.path.exists("saved/last.pt")', "False"))
