@@ -30,6 +30,15 @@ class ShardScaling(Record):
 
 
 @dataclass(frozen=True)
+class NormOfPart(Record):
+    """The script takes the norm of this rank's part of a tensor."""
+
+    norm: float
+    size: int  # elements of the part
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class LoadedState(Record):
     """A state dict is loaded into a module, and some names do not match."""
 

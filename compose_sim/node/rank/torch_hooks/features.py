@@ -48,6 +48,7 @@ WITHOUT = {
     "mistakes": "no mistake can be planted",
     "messages": "messages between ranks are not recorded",
     "models": "models in DistributedDataParallel are not recorded",
+    "norms_of_parts": "norms of the parts of a tensor are not recorded",
     "numbered_names": "dicts that number names are not recorded",
     "optimizers": "steps of optimizers are not recorded",
     "parameter_names": "parameters are not named",
