@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from compose_sim.core.checks import Case, Result, failed, names_text, ranks_text, shape_text, warned
 from compose_sim.core.checks.repeated_steps import step_place
-from compose_sim.core.checks.sketches import ADAPTIVE
+from compose_sim.core.checks.sketches import ADAPTIVE, optimizers, parameter_names
 from compose_sim.core.checks.tolerances import LOSS_FACTOR, MIN_STEPS
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import ContrastedSamples, DetachedInLoss, LossSlope, SketchedStep
@@ -47,7 +47,10 @@ class _Move(NamedTuple):
     change: float  # of the mean loss of all ranks
     predicted: float  # by the gradients
     loss: float
-    is_scaled: bool  # whether the script may have scaled this gradient otherwise than those of other parameters
+    scaled: (
+        float | None
+    )  # by what the script multiplied the gradient before the step, if that is known and equal on all ranks
+    is_scaled: bool  # whether it may have scaled this gradient otherwise than those of other parameters
     is_own: bool  # whether ranks that began with the same values hold others by now, as in local SGD
     jumps: bool  # whether it changed what a rank chooses: the change is then not only that of which the gradient tells
 
@@ -87,9 +90,11 @@ def _moves(case: Case) -> list[_Move]:
                 for each in notes.values()
                 if each.product  # else the rank has an empty shard
             )
+            scales = {each.scaled for each in notes.values() if each.product}
+            scaled = scales.pop() if len(scales) == 1 else None
             is_own = len({each.began for each in notes.values()}) < len(products)
             jumps = _jumps(first.get(step, {}), notes)
-            found.append(_Move(name, len(products), change, predicted, loss, is_scaled, is_own, jumps))
+            found.append(_Move(name, len(products), change, predicted, loss, scaled, is_scaled, is_own, jumps))
     return found
 
 
@@ -149,19 +154,37 @@ def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
         for name, each in moves.items()
         if _correlation(each) >= (_UNSOUND if _tell(each) else _SURE)
     }
-    least = min(times, key=lambda name: times[name], default="")
-    for name, each in times.items() if matters else ():
-        several = round(each / times[least])
-        is_judged = not any(move.is_scaled or move.is_own for one in (name, least) for move in moves[one])
-        if 1 < several <= world_size and isclose(each, several * times[least], rel_tol=_SIZE) and is_judged:
-            return warned(
-                f"the gradient of {name} is {several} times as large as the change of the mean loss over ranks asks, over "
-                f"{len(moves[name])} steps in which it was moved a little, beside that of {least}",
-                fix="Divide the gradients of parameters that a rank has for all ranks, such as an expert, by the number of ranks whose "
-                "samples they add up, as the gradients of the others are averaged.",
-                at=step_place(case),
-            )
+    scales = {name: _scale_of(case, name, moves[name]) for name in times}
+    known = {name: each * scale for name, each in times.items() if (scale := scales[name]) is not None}
+    uniform = {name: each for name, each in times.items() if not any(move.is_scaled for move in moves[name])}
+    for found in (known, uniform) if matters else ():
+        least = min(found, key=found.__getitem__, default="")
+        for name, each in found.items():
+            several = round(each / found[least])
+            is_own = any(move.is_own for one in (name, least) for move in moves[one])
+            if 1 < several <= world_size and isclose(each, several * found[least], rel_tol=_SIZE) and not is_own:
+                return warned(
+                    f"the gradient of {name} is {several} times as large as the change of the mean loss over ranks asks, over "
+                    f"{len(moves[name])} steps in which it was moved a little, beside that of {least}",
+                    fix="Divide the gradients of parameters that a rank has for all ranks, such as an expert, by the number of ranks "
+                    "whose samples they add up, as the gradients of the others are averaged.",
+                    at=step_place(case),
+                )
     return None
+
+
+def _scale_of(case: Case, name: str, moves: list[_Move]) -> float | None:
+    """Return by what the script multiplied the mean of the ranks' gradients, if that is known and the same in all steps."""
+    names = parameter_names(case.observed)
+    reduced = [
+        each.factor
+        for optimizer in optimizers(case.observed)
+        for each in optimizer.reductions
+        if name in {names.get(own := optimizer.rows[row].name, own) for row in each.rows}
+    ]
+    found = reduced or [each.scaled for each in moves]
+    alike = all(each is not None and found[0] and isclose(each, found[0], rel_tol=LOSS_FACTOR) for each in found)
+    return found[0] if alike else None
 
 
 def _slope(found: list[_Move]) -> float:

@@ -227,7 +227,7 @@ def _keep(context: RankContext, slopes: Slopes) -> None:
         if context.mode != PROBE:
             torch.save(compact(gradients), path)
             return
-        recorded = torch.load(path) if path.exists() else []
+        recorded = torch.load(path, map_location="cpu") if path.exists() else []
     finally:
         context.memory[IN_CHECKPOINT] = False
     for (_, each), gradient, first in zip(trained, gradients, recorded):
