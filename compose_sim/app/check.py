@@ -12,10 +12,16 @@ from compose_sim.app.request import Request
 from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, where, why_no_step
-from compose_sim.core.checks.files_of_run import files_made, files_written, found_of_run
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.printed_evaluations import exchange_alike, only_computes
-from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, steps_of
+from compose_sim.core.checks.repeated_steps import (
+    beyond_tolerance,
+    comparable,
+    files_made,
+    files_written,
+    found_of_run,
+    steps_of,
+)
 from compose_sim.core.checks.rules.replays import (
     evaluates,
     may_be_probed,

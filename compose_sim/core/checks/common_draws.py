@@ -54,8 +54,9 @@ def in_fetches(rank: RankObserved, info: LoaderInfo) -> Draws:
     return draws
 
 
-def given_apart(observed: Observed, pair: Pair) -> bool:
-    """Return whether two ranks give their models other rows in each pass, although nothing is drawn after a batch was loaded."""
+def take_parts(observed: Observed, infos: Mapping[int, LoaderInfo]) -> bool:
+    """Return whether two ranks fetch with the same random numbers, and give their models other rows of that in each pass."""
+    pair = min(infos), max(infos)
     left, right = (
         {
             (each.model, each.forward): each
@@ -65,12 +66,14 @@ def given_apart(observed: Observed, pair: Pair) -> bool:
         for rank in pair
     )
     passes = [(left[key], right[key]) for key in left if key in right]
-    return len(passes) >= MIN_DRAWS and all(
+    are_apart = all(
         one.loader is not None
         and not (one.loop_drew or other.loop_drew)
         and set(one.rows or ()).isdisjoint(other.rows or ())
         for one, other in passes
     )
+    draws = {rank: in_fetches(observed.ranks[rank], info) for rank, info in infos.items()}
+    return len(passes) >= MIN_DRAWS and are_apart and all(one == other for one, other in both(draws, pair))
 
 
 def drawn_inputs(observed: Observed) -> dict[int, Draws]:

@@ -176,6 +176,17 @@ class KeptTensors(Record):
 
 
 @dataclass(frozen=True)
+class SentModel(Record):
+    """A rank begins to send the parameters of a model to others, or to receive them; in `check` only."""
+
+    type: str
+    is_source: bool
+    names: tuple[str, ...]  # of its buffers
+    hashes: tuple[str | None, ...]
+    at: Place | None = None
+
+
+@dataclass(frozen=True)
 class ScheduleMade(Record):
     """A schedule of the learning rate, when the script has ended."""
 

@@ -36,6 +36,7 @@ from compose_sim.node.records.models import (
     DdpModel,
     EvaluatedModel,
     OptimizerStep,
+    SentModel,
     TensorHashes,
     TensorTable,
     WeightsBeforeWrapping,
@@ -133,6 +134,11 @@ def _drifted(found: DriftingCopy) -> Result:
 _MIN_EXCHANGES = 3  # exchanges of samples between experts
 
 
+def copies_lost(case: Case) -> Result | None:
+    """Find a copy that is overwritten with that of another rank, or of which a part is never sent."""
+    return _overwritten_experts(case) or _never_sent(case)
+
+
 def copies_apart(case: Case) -> Result | None:
     """Find a copy that comes apart from those of other ranks."""
     return _left_behind(case) or _untied(case) or _unreduced(case)
@@ -208,6 +214,39 @@ def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequenc
 
 
 # Ranks, the shapes of what they share, what made it the same, and where.
+def _never_sent(case: Case) -> Result | None:
+    """Find buffers that change on the rank that sends a model's parameters, and never on those that receive them."""
+    sent: dict[str, dict[int, list[SentModel]]] = {}
+    for each in case.observed.of(SentModel):
+        sent.setdefault(each.type, {}).setdefault(each.rank, []).append(each)
+    for kind, by_rank in sent.items():
+        sources = [rank for rank, found in by_rank.items() if all(each.is_source for each in found)]
+        times = min(map(len, by_rank.values()))
+        if len(sources) != 1 or len(by_rank) < 2 or times <= MIN_STEPS:
+            continue
+        # The first time, a rank may have called its model already, and then receives other parameters.
+        values = {
+            rank: [dict(zip(each.names, each.hashes, strict=True)) for each in found[1:times]]
+            for rank, found in by_rank.items()
+        }
+        source = values.pop(sources[0])
+        names = [
+            name
+            for name in source[0]
+            if len({each.get(name) for each in source}) == len(source)
+            and all(len({each.get(name) for each in held}) == 1 for held in values.values())
+        ]
+        if names:
+            return warned(
+                f"rank {sources[0]} sends the parameters of a {kind} to {ranks_text(sorted(values))} {times} times, and changes its "
+                f"{names_text(names)} in between, which the others never get: there the model computes something else",
+                fix="Send the buffers as well: `for tensor in model.state_dict().values(): dist.broadcast(tensor, src=0)`.",
+                at=by_rank[sources[0]][0].at,
+                ranks=sorted(values),
+            )
+    return None
+
+
 def _unreduced(case: Case) -> Result | None:
     """Find copies beside parts of a model, such as the gate of experts, whose gradients are not reduced, unlike those of others."""
     found = unreduced_copies(case.observed) if case.observed.first(DdpModel) is None else None
@@ -326,7 +365,7 @@ def _shared_before_training(observed: Observed) -> Iterator[Collective]:
                 yield each
 
 
-def overwritten_experts(case: Case) -> Result | None:
+def _overwritten_experts(case: Case) -> Result | None:
     """Find weights that differed between ranks when they were wrapped, although ranks send each other samples for them."""
     groups = _groups_that_exchange(case.observed)
     for model in case.observed.of(DdpModel):

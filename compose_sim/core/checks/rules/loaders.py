@@ -16,9 +16,9 @@ from compose_sim.core.checks.common_draws import (
     both,
     drawn_inputs,
     from_one_state,
-    given_apart,
     in_fetches,
     in_loop,
+    take_parts,
 )
 from compose_sim.core.checks.resumed_epochs import explained, resumed_epochs
 from compose_sim.core.events.observations import RankObserved
@@ -472,10 +472,9 @@ def drew_random(case: Case, loader: Loader) -> bool | None:
 
 def have_parts(case: Case, by_rank: Mapping[int, Loader], pair: Pair) -> bool:
     """Return whether two ranks load the same batches, and each gives its models other rows of these."""
-    draws = {rank: in_fetches(case.observed.ranks[rank], by_rank[rank].info) for rank in pair}
     loaded = ((one.batches, other.batches) for one, other in shared_epochs(*(by_rank[rank] for rank in pair)))
     are_same = all(indices_of(one) is not None and indices_of(one) == indices_of(other) for one, other in loaded)
-    return are_same and given_apart(case.observed, pair) and all(left == right for left, right in both(draws, pair))
+    return are_same and take_parts(case.observed, {rank: by_rank[rank].info for rank in pair})
 
 
 def local_rank_twins(case: Case, found: list[Pair]) -> bool:

@@ -32,7 +32,7 @@ from compose_sim.core.checks.replica_diff import (
     states_at_start,
     step_at,
 )
-from compose_sim.core.checks.rules.copies import copies_apart, helper_apart, not_sharded, overwritten_experts
+from compose_sim.core.checks.rules.copies import copies_apart, copies_lost, helper_apart, not_sharded
 from compose_sim.core.checks.rules.exchanges import (
     exchanges,
     in_parts,
@@ -82,7 +82,7 @@ def params_in_sync(case: Case) -> Result:
         never_stepped(case)
         or unlike_gradients(case)
         or divided_apart(case)
-        or overwritten_experts(case)
+        or copies_lost(case)
         or undone(case)
         or _compared(case, copies_apart(case) or skipped_alone(case))
     )

@@ -8,7 +8,6 @@ from math import inf, log2, sqrt
 
 from compose_sim.core.checks import FAILED, WARNED, Case, Result, check, failed, not_applicable, passed, warned, where
 from compose_sim.core.checks.loss_counts import counted_steps, divided_losses
-from compose_sim.core.checks.partial_norms import norms_apart
 from compose_sim.core.checks.repeated_steps import (
     Factor,
     beyond_tolerance,
@@ -23,7 +22,7 @@ from compose_sim.core.checks.repeated_steps import (
 )
 from compose_sim.core.checks.rules.loaders import loaders, training_loaders
 from compose_sim.core.checks.rules.replays import alone_steps, why_not, why_not_joined
-from compose_sim.core.checks.rules.updates import hold_the_same
+from compose_sim.core.checks.rules.updates import hold_the_same, norms_of_parts
 from compose_sim.core.checks.sketches import ADAPTIVE, optimizers, scaled_apart
 from compose_sim.core.checks.source import NORM_OF_SHARDS, find_hints
 from compose_sim.core.checks.tolerances import (
@@ -70,7 +69,7 @@ def gradient_clipping(case: Case) -> Result:
     problem = _scaled(clips) or _local_norm(case) or _scaled_apart(case) or _other_norms(case)
     if problem:
         return problem
-    noted = _noted_norm(case) or _norms_of_parts(case)
+    noted = _noted_norm(case) or norms_of_parts(case)
     if noted:
         return noted
     if clips:
@@ -156,21 +155,6 @@ def _noted_norm(case: Case) -> Result | None:
         f"{noted.text}: each rank will multiply by another factor once its norm exceeds the limit, which was not seen",
         fix=_FIX_WHOLE,
         at=(noted.place.file, noted.place.line or 1),
-    )
-
-
-def _norms_of_parts(case: Case) -> Result | None:
-    """Find norms of each rank's part that are not those of the whole."""
-    apart = norms_apart(case.observed)
-    if not apart:
-        return None
-    shown = ", ".join(f"rank {each.rank}: {each.norm:.3g}" for each in apart[0])
-    return warned(
-        f"{len(apart)} times ranks take the norm of their own part{where(apart[0][0].at)} ({shown}), and exchange neither that nor its "
-        "square: what is divided by it is scaled otherwise on each rank",
-        fix="Add up the squares over the ranks before the root: `total = part.norm() ** 2; dist.all_reduce(total); "
-        "norm = total.sqrt()`. Of a DTensor, take the norm itself, not that of its local part.",
-        at=apart[0][0].at,
     )
 
 

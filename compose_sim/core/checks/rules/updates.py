@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned
+from compose_sim.core.checks import Case, Result, failed, names_text, passed, ranks_text, warned, where
 from compose_sim.core.checks.repeated_steps import noise, step_place
 from compose_sim.core.checks.replica_diff import Difference, compare, exchanges_parts, step_at
 from compose_sim.core.checks.sketches import optimizers
-from compose_sim.core.checks.tolerances import MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
+from compose_sim.core.checks.tolerances import CLIP_FACTOR, MIN_STEPS, OTHER_UPDATE, PARALLEL, SAME_UPDATE
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import LoaderInfo
 from compose_sim.node.records.gradients import SketchedStep, SketchedTensors
 from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, PlainTensors
+from compose_sim.node.records.precautions import NormOfPart
 from compose_sim.node.records.process_groups import Collective
+from compose_sim.node.records.record import Place, Record
 from compose_sim.node.records.replays import HeldWeights, ReplayedUpdate
 from compose_sim.node.records.script import ScriptEnd
 
@@ -297,3 +300,51 @@ def _reduces_only_first(issued: Sequence[Collective], *, passes: int) -> bool:
     # A teacher, or an average of the weights, may be gathered for a forward pass, at another line.
     after = [each for place, each in gathers if before and place > reduced[-1] and each.shapes in before]
     return sum(each.at == issued[reduced[-1]].at for each in after) >= passes - 1
+
+
+def norms_of_parts(case: Case) -> Result | None:
+    """Find norms of each rank's part that are not those of the whole."""
+    apart = _norms_apart(case.observed)
+    if not apart:
+        return None
+    shown = ", ".join(f"rank {each.rank}: {each.norm:.3g}" for each in apart[0])
+    return warned(
+        f"{len(apart)} times ranks take the norm of their own part{where(apart[0][0].at)} ({shown}), and exchange neither that nor its "
+        "square: what is divided by it is scaled otherwise on each rank",
+        fix="Add up the squares over the ranks before the root: `total = part.norm() ** 2; dist.all_reduce(total); "
+        "norm = total.sqrt()`. Of a DTensor, take the norm itself, not that of its local part.",
+        at=apart[0][0].at,
+    )
+
+
+def _norms_apart(observed: Observed) -> list[tuple[NormOfPart, ...]]:
+    """Return what one line takes as norms of the ranks' parts, where these differ, if ranks exchange nothing directly after them."""
+    lines: dict[Place | None, dict[int, list[NormOfPart]]] = {}
+    for each in observed.of(NormOfPart):
+        lines.setdefault(each.at, {}).setdefault(each.rank, []).append(each)
+    for by_rank in lines.values():
+        together = [*zip(*by_rank.values(), strict=False)] if len(by_rank) == observed.world_size else []
+        apart = [each for each in together if _spread(each) > 1 + CLIP_FACTOR]
+        often = len(apart) >= MIN_STEPS and 2 * len(apart) >= len(together)
+        if often and not any(_sends_norms(observed.ranks[rank], found) for rank, found in by_rank.items()):
+            return apart
+    return []
+
+
+def _spread(parts: Sequence[NormOfPart]) -> float:
+    least = min(each.norm for each in parts)
+    return max(each.norm for each in parts) / least if least else 1.0
+
+
+def _sends_norms(rank: RankObserved, found: Sequence[NormOfPart]) -> bool:
+    """Return whether a rank gives others a few numbers directly after norms, which may be these or the sum of their squares."""
+    size = max(each.size for each in found)
+    last: Record | None = None
+    for each in rank.of(NormOfPart, Collective, OptimizerStep):
+        if isinstance(each, Collective):
+            if each.by_fsdp or each.op.startswith("reduce_scatter") or "float" not in str(each.dtype):
+                continue
+            if isinstance(last, NormOfPart) and sum(map(prod, each.shapes)) < size:
+                return True
+        last = each
+    return False

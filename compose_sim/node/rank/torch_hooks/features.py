@@ -64,6 +64,7 @@ WITHOUT = {
     "replicated": "replicated tensors are not recorded",
     "running_statistics": "running statistics are not recorded",
     "schedules": "schedules of learning rates are not recorded",
+    "sent_models": "buffers of models whose parameters are sent are not recorded",
     "shared_buffers": "lists of received parts are not recorded",
     "sketches": "sketches of gradients are not recorded",
     "slopes": "gradients are not compared with the loss",
