@@ -171,18 +171,19 @@ def _weights_exchanged(rank: RankObserved) -> set[Shape]:
 
 
 def exchanges_some_weights(observed: Observed, optimizer: int) -> bool:
-    """Return whether ranks exchange tensors of the shape of a matrix that they train, but only now and then: federated learning."""
+    """Return whether ranks exchange tensors of the shape of a matrix that they train, but only now and then, as federated clients."""
+    found = False
     for rank in observed:
         tables = [each for each in rank.of(TensorTable) if each.optimizer == optimizer]
         shapes = [row.shape or () for table in tables for row in table.rows if row.kind == "parameter"]
-        matrices = {shape for shape in shapes if len(shape) > 1}
         steps = sum(1 for _ in rank.of(OptimizerStep))
-        exchanged = Counter[Shape](
-            shape for each in _floating(rank) if each.moves != "gradient" for shape in each.shapes
-        )
+        given = (each for each in _floating(rank) if each.moves != "gradient")
+        exchanged = Counter[Shape](shape for each in given for shape in each.shapes)
+        matrices = {shape for shape in shapes if len(shape) > 1}
         if matrices and not any(_MIN_EXCHANGES <= exchanged[shape] <= steps / 2 for shape in matrices):
             return False
-    return True
+        found |= bool(matrices)
+    return found
 
 
 def has_uneven_join(observed: Observed) -> bool:

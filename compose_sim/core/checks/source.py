@@ -81,12 +81,8 @@ def seeds_by_rank(sources: Mapping[str, str]) -> bool:
             if isinstance(node, ast.Assign) and "rank" in ast.unparse(node.value).lower():
                 ranks |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
         for name, call in _calls(tree):
-            names = (
-                {_name(each) for each in ast.walk(call) if isinstance(each, ast.expr)}
-                if _RANDOM.search(name)
-                else set()
-            )
-            if names & ranks or any("rank" in each.lower() for each in names):
+            names = {_name(each) for each in ast.walk(call) if isinstance(each, ast.expr)}
+            if _RANDOM.search(name) and (names & ranks or any("rank" in each.lower() for each in names)):
                 return True
     return False
 

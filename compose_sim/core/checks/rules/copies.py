@@ -238,7 +238,7 @@ def _never_sent(case: Case) -> Result | None:
         ]
         if names:
             return warned(
-                f"rank {sources[0]} sends the parameters of a {kind} to {ranks_text(sorted(values))} {times} times, and changes its "
+                f"rank {sources[0]} sends the parameters of its {kind} to {ranks_text(sorted(values))} {times} times, and changes its "
                 f"{names_text(names)} in between, which the others never get: there the model computes something else",
                 fix="Send the buffers as well: `for tensor in model.state_dict().values(): dist.broadcast(tensor, src=0)`.",
                 at=by_rank[sources[0]][0].at,

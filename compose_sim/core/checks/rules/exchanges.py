@@ -281,8 +281,8 @@ def never_equal(case: Case) -> Result | None:
         if changed and all(len(alike(new)) == everybody for _, new in changed):
             times, step = format_count(len(changed), "time"), changed[0][0]
             return warned(
-                f"ranks begin with the same weights, and {times} change them by what they exchange, first before step {step.nth}, but "
-                "each has weights of its own afterwards",
+                f"ranks begin with the same weights; what they exchange changes these, first before step {step.nth} ({times} in the "
+                "steps looked at), but each rank has weights of its own afterwards",
                 fix="Compute all that changes the weights, such as an outer momentum, from averaged tensors. If each rank is meant to "
                 "have weights of its own, as in elastic averaging: `--skip params-in-sync`.",
                 at=step.at,

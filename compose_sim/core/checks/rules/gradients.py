@@ -235,9 +235,8 @@ def _partners(optimizer: Optimizer, row: int) -> Iterator[tuple[int, Ranks]]:
     used, own = steps[first].used[row] or (), steps[first].own[row] or ()
     if factor(used, own) is not None:  # its own alone: any gradient of zero would fit beside it
         return
-    if _fits(
-        used, [own, *(steps[rank].own[row] or () for rank in others)]
-    ):  # so would that of a parameter with equal gradients
+    # Its own on all ranks: the gradient of a parameter that always has an equal one would fit as well.
+    if _fits(used, [own, *(steps[rank].own[row] or () for rank in others)]):
         return
     for other in range(min(len(optimizer.rows), _MAX_ROWS)):
         is_alike = optimizer.rows[other].shape == optimizer.rows[row].shape and _is_replica(optimizer, other)

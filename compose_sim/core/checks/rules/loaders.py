@@ -297,10 +297,8 @@ def same_randomness(case: Case) -> Result:
     ]
     for by_rank in training_loaders(case):
         draws = {rank: in_fetches(case.observed.ranks[rank], loader.info) for rank, loader in by_rank.items()}
-        first, of = (
-            next(iter(by_rank.values())),
-            [pair for pair in pairs(case, by_rank) if not have_parts(case, by_rank, pair)],
-        )
+        first = next(iter(by_rank.values()))
+        of = [pair for pair in pairs(case, by_rank) if not have_parts(case, by_rank, pair)]
         purposes.append((f"{first} (augmentation)", draws, of, first.place))
     compared = 0
     for purpose, draws, of, place in purposes:

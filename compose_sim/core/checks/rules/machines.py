@@ -409,9 +409,8 @@ def _reduces_often(observed: Observed) -> Result | None:
         for step in by_rank.values()
     ]
     times = {optimizer: step.mean_times * step.backwards for optimizer, step in sketched if step.mean_times}
-    added = {
-        optimizer: step.backwards for optimizer, step in sketched
-    }  # the others are those of another model, as in a GAN
+    # Backward passes that do not add to these gradients are those of another model, as in a GAN.
+    added = {optimizer: step.backwards for optimizer, step in sketched}
     found: dict[int, list[tuple[OptimizerStep, int]]] = {}
     for rank in observed:
         for step in rank.of(OptimizerStep):

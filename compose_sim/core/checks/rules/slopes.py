@@ -49,7 +49,7 @@ class _Move(NamedTuple):
     loss: float
     scaled: (
         float | None
-    )  # by what the script multiplied the gradient before the step, if that is known and equal on all ranks
+    )  # by what the script multiplied the gradient before the step, if it is known, and equal on all ranks
     is_scaled: bool  # whether it may have scaled this gradient otherwise than those of other parameters
     is_own: bool  # whether ranks that began with the same values hold others by now, as in local SGD
     jumps: bool  # whether it changed what a rank chooses: the change is then not only that of which the gradient tells
