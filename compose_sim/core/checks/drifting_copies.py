@@ -80,6 +80,17 @@ def unreduced_copies(observed: Observed) -> tuple[Ranks, list[SketchedTensor], i
     return None
 
 
+def begun_apart(observed: Observed, index: int) -> bool:
+    """Return whether each rank began with its own values of all matrices of an optimizer; vectors often begin alike, as zeros."""
+    for optimizer in optimizers(observed):
+        first = optimizer.steps.get(1, {})
+        matrices = [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
+        if optimizer.index == index and len(first) > 1 and matrices:
+            begun = [{rank: step.before[row] or () for rank, step in first.items()} for row in matrices]
+            return all(len(alike(each)) == len(first) for each in begun)
+    return False
+
+
 def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, tuple[int, Place | None]]:
     """Return the groups that all-reduce activations in the forward pass of each step, how often, and where."""
     steps = list(optimizer.steps.values())

@@ -19,6 +19,7 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.drifting_copies import begun_apart
 from compose_sim.core.checks.replica_diff import (
     EXCHANGED,
     Comparison,
@@ -207,7 +208,7 @@ def _why_not(case: Case, found: Difference, has_models: bool) -> str:
         return "" if found.nth else f"{found} is outside DistributedDataParallel, and differed from the start"
     if not all(rank.first(ProcessGroup) for rank in case.observed):
         return "there is no process group: each rank trains by itself"
-    if found.nth == 0 and not shares_data(case):
+    if (found.nth == 0 or begun_apart(case.observed, found.optimizer)) and not shares_data(case):
         return "each rank trains its own model, which differed from the start"
     if found.nth == 0 and found.kind == "parameter" and _reduced_beside(case, found):
         return f"{found} differed from the start, and its gradient is not reduced, unlike those of others"
