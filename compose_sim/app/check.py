@@ -55,6 +55,7 @@ _NEED_A_REPLAY = {"loss-scale", "matches-single"}
 _RECORD = "record"  # in the run's folder, writable for all nodes and cleared by a new run of the same name
 _TAKES_NO_CPU_TENSOR = "No backend type associated with device type cpu"  # a process group of NCCL
 _MIXES_DEVICES = "Expected all tensors to be on the same device"
+_STARTS_S = 10.0  # a run of one rank, at most
 _REPLAYS_TAKE_S = 120.0  # in addition to a multiple of the time that the run itself took
 
 
@@ -216,7 +217,7 @@ class CheckedRun:
         why = _why_no_replay(case)
         if only_computes(case):
             self._listener.progress("Running once at world size 1, to compare what it prints.")
-            observed, _ = self._replay("single")
+            observed, _ = self._replay("single", patience=_STARTS_S + 3 * (self._session.report.timings.total_s or 0.0))
             printed = self._printed if observed and exchange_alike(case.observed, observed) else ()
             return replace(case, why_no_single=why, single_log=printed)
         if why:
@@ -325,10 +326,12 @@ class CheckedRun:
             record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
             session.add_environment(COMPOSESIM_RECORD=record, **limit)
 
-    def _replay(self, name: str, *, is_whole: bool = False, **variables: str) -> tuple[Observed | None, str]:
+    def _replay(
+        self, name: str, *, is_whole: bool = False, patience: float = 0.0, **variables: str
+    ) -> tuple[Observed | None, str]:
         """Return what another run observed, at world size 1 unless it is a whole one, and the reason if it is not usable."""
         session = self._session
-        patience = _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
+        patience = patience or _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
         request, copy = session.request, self._copy
         request = copy.request(request) if copy else request
         size = {} if is_whole else {"nodes": 1, "nproc_per_node": 1}

@@ -82,16 +82,19 @@ def drawn_inputs(observed: Observed) -> dict[int, Draws]:
     for each in observed.of(TrainingForward):
         if each.rows and each.loader is None and not each.loads:
             passes.setdefault(each.model, {}).setdefault(each.forward, []).append(each)
-    own = [
-        model
-        for model, by_number in passes.items()
+    samples = [
+        len(each.rows or ())
+        for by_number in passes.values()
         if all(len({each.rows for each in of_ranks}) == len(of_ranks) > 1 for of_ranks in by_number.values())
+        for of_ranks in by_number.values()
+        for each in of_ranks
     ]
     draws: dict[int, Draws] = {}
-    for model, by_number in passes.items() if own else ():
+    for model, by_number in passes.items() if samples else ():
         given = [each for of_ranks in by_number.values() for each in of_ranks]
         is_new = len({(each.rank, each.rows) for each in given}) == len(given)
-        if is_new and all(each.loop_drew for each in given if each.loop_drew is not None):
+        are_many = min(len(each.rows or ()) for each in given) >= min(samples)  # one may be a task that all ranks share
+        if is_new and are_many and all(each.loop_drew for each in given if each.loop_drew is not None):
             for each in given:
                 draws.setdefault(each.rank, {})[model, each.forward] = hash(each.rows)
     return draws

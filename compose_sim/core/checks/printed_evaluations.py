@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compose_sim.core.checks import Case
 from compose_sim.core.checks.reported_means import EVALUATION, MIN_DIGITS, MIN_EVALUATIONS, NUMBER
-from compose_sim.core.checks.source import seeds_by_rank
+from compose_sim.core.checks.source import has_own_randomness
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
@@ -94,8 +94,10 @@ def only_computes(case: Case) -> bool:
         or not any(case.logs.values())
     ):
         return False
-    exchanges = all(any("float" in str(each.dtype) for each in rank.of(Collective)) for rank in observed)
-    return exchanges and not seeds_by_rank(case.sources)
+    given = [[each for each in rank.of(Collective) if "float" in str(each.dtype)] for rank in observed]
+    # What one rank sends to all, such as the first centers, it may have taken from its own part of the data.
+    is_sent = any(each.op == "broadcast" for of_rank in given for each in of_rank)
+    return all(given) and not is_sent and not has_own_randomness(case.sources)
 
 
 def exchange_alike(observed: Observed, of_one: Observed) -> bool:
@@ -116,7 +118,12 @@ def unlike_computed(lines: Sequence[str], of_one: Sequence[str]) -> UnlikeOne | 
             for place, pair in enumerate(zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)):
                 compared.setdefault((_template(line), place), []).append(pair)
     for (template, place), found in compared.items() if len(lines) == len(of_one) else ():
-        unlike = [pair for pair in found if _differ(*pair, _APART_MEANS)]
+        largest = max(abs(float(one)) for one, _ in found)
+        unlike = [
+            (one, other)
+            for one, other in found
+            if _differ(one, other, _APART_MEANS) and abs(float(one) - float(other)) > _APART_MEANS * largest
+        ]
         if 2 * len(unlike) > len(found):
             name = template.split("#")[place].rpartition("%")[2].strip(" :=,|([{'\"\t")
             return UnlikeOne(

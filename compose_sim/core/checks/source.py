@@ -16,7 +16,7 @@ _COLLECTIVES = re.compile(
 NORM_OF_SHARDS = "scales gradients by the norm of the rank's own shards, and reduces nothing"
 _FSDP = re.compile(r"\b(fully_shard|FullyShardedDataParallel)\b")
 _GPU = re.compile(r"cuda|accelerator|nccl|\.to\(\s*(?:self\.)?dev", re.IGNORECASE)
-_RANDOM = re.compile(r"seed|^Generator$|default_rng|RandomState|^Random$", re.IGNORECASE)
+_RANDOM = re.compile(r"seed|^Generator$|default_rng|RandomState|^Random$|Philox|PCG64|spawn", re.IGNORECASE)
 _SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
 JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
@@ -73,25 +73,34 @@ def uses_hashes(sources: Mapping[str, str]) -> bool:
     return False
 
 
-def seeds_by_rank(sources: Mapping[str, str]) -> bool:
-    """Return whether a file seeds random numbers with something made of the rank, as far as its text shows."""
-    for tree in filter(None, map(parsed, sources.values())):
-        ranks = set[str]()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and "rank" in ast.unparse(node.value).lower():
-                ranks |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-        for name, call in _calls(tree):
-            names = {_name(each) for each in ast.walk(call) if isinstance(each, ast.expr)}
-            if _RANDOM.search(name) and (names & ranks or any("rank" in each.lower() for each in names)):
-                return True
+def has_own_randomness(sources: Mapping[str, str]) -> bool:
+    """Return whether ranks may draw other random numbers, as far as a text shows: seeds are no constants, or there is none."""
+    for text, tree in ((text, parsed(text)) for text in sources.values()):
+        seeds = [call for name, call in _calls(tree) if _RANDOM.search(name)] if tree else []
+        given = [each for call in seeds for each in (*call.args, *(keyword.value for keyword in call.keywords))]
+        if any(not _is_constant(each) for each in given) or (not given and "rand" in text):
+            return True
+        if any(not (call.args or call.keywords) and _name(call.func) != "Generator" for call in seeds):
+            return True
     return False
+
+
+def _is_constant(node: ast.expr) -> bool:
+    """Return whether a number is written there, or a name in capitals or `seed` stands for one."""
+    name = _name(node)
+    return isinstance(node, ast.Constant) or name == "seed" or (name.isupper() and "RANK" not in name)
 
 
 def empties_file(text: str, line: int) -> bool:
     """Return whether a line only opens a file, and writes nothing into it."""
     tree = parsed(text)
     return any(
-        isinstance(node, ast.With) and node.lineno == line and all(isinstance(each, ast.Pass) for each in node.body)
+        isinstance(node, ast.With)
+        and node.lineno == line
+        and all(isinstance(each, ast.Pass) for each in node.body)
+        and all(
+            isinstance(each.context_expr, ast.Call) and _name(each.context_expr.func) == "open" for each in node.items
+        )
         for node in (ast.walk(tree) if tree else ())
     )
 

@@ -98,6 +98,7 @@ class ReducedAgain(Record):
     """An all_reduce is given counts that hold the result of its last one, and more; in `check` only."""
 
     at: Place | None = None
+    is_whole: bool = True  # whether all are whole numbers, as counts are
 
 
 @dataclass(frozen=True)

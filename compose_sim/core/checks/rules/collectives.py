@@ -113,8 +113,10 @@ def _lost_result(observed: Observed) -> Result | None:
 def _reduced_again(observed: Observed) -> Result | None:
     """Find accumulated counts that are reduced in place again and again."""
     times: dict[Place, Counter[int]] = {}  # by rank
+    whole: set[Place] = set()
     for each in observed.of(ReducedAgain):
         if each.at:
+            whole |= {each.at} if each.is_whole else set()
             times.setdefault(each.at, Counter())[each.rank] += 1
     groups: dict[Place | None, set[tuple[int, ...]]] = {}
     for issued in observed.of(Collective):
@@ -122,7 +124,7 @@ def _reduced_again(observed: Observed) -> Result | None:
     for at, by_rank in times.items():
         # One rank may keep the total while the others begin from zero again.
         if any(all(by_rank[rank] >= MIN_STEPS for rank in group) for group in groups.get(at, {tuple(observed.ranks)})):
-            return failed(
+            return (failed if at in whole else warned)(  # totals of something else may have been copied there
                 f"all_reduce{where(at)} is given counts that hold its last result, {max(by_rank.values())} times on a rank: what was "
                 "added up over the ranks before is added again for each rank",
                 fix="Reduce a copy, and go on counting in the tensor of this rank: `total = counts.clone(); dist.all_reduce(total)`. "

@@ -213,7 +213,6 @@ def _apart(found: Sequence[RanksEvaluated], ranks: Sequence[int], names: Sequenc
     )
 
 
-# Ranks, the shapes of what they share, what made it the same, and where.
 def _never_sent(case: Case) -> Result | None:
     """Find buffers that change on the rank that sends a model's parameters, and never on those that receive them."""
     sent: dict[str, dict[int, list[SentModel]]] = {}
@@ -253,7 +252,10 @@ def _unreduced(case: Case) -> Result | None:
     if not found:
         return None
     ranks, copies, count = found
-    names = names_text([each.name for each in copies])
+    agreed = parameter_names(case.observed)
+    names = names_text(
+        [f"{agreed.get(each.name, f'parameter {each.name}')} ({shape_text(each.shape)})" for each in copies]
+    )
     return warned(
         f"{ranks_text(ranks)} begin with the same {names}, and reduce the gradients of {format_count(count, 'other parameter')}, but "
         "not of these: each rank trains its own from then on, beside parts that differ from the start",
@@ -264,6 +266,7 @@ def _unreduced(case: Case) -> Result | None:
     )
 
 
+# Ranks, the shapes of what they share, what made it the same, and where.
 _Shared = tuple[Sequence[int], Sequence[Shape], str, Place | None]
 
 

@@ -293,11 +293,13 @@ def never_equal(case: Case) -> Result | None:
 def _changed(
     earlier: Mapping[int, SketchedStep], later: Mapping[int, SketchedStep], rows: Sequence[int]
 ) -> dict[int, Vector]:
-    """Return the weights that ranks begin a step with; none if one has those with which it ended the step before."""
+    """Return the weights that ranks begin a step with; none if one has its own of before, or all have means of what ranks had."""
     if earlier.keys() != later.keys() or not all(_is_whole(each.before, rows) for each in later.values()):
         return {}
+    old = {rank: joined(each.after, rows) for rank, each in earlier.items()}
     new = {rank: joined(each.before, rows) for rank, each in later.items()}
-    return {} if any(are_equal(joined(earlier[rank].after, rows), held) for rank, held in new.items()) else new
+    is_gossip = all(min(weights(held, [*old.values()]), default=-1.0) > -ROUNDING_COMBINATION for held in new.values())
+    return {} if is_gossip or any(are_equal(old[rank], held) for rank, held in new.items()) else new
 
 
 def _is_whole(sketches: Sequence[Sketch], rows: Sequence[int]) -> bool:

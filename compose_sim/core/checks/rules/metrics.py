@@ -331,9 +331,8 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
 
 def _computed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Result | None:
     rank, ours = printed[0].rank, {each.text for each in printed}
-    lines, of_one = (
-        [each for each in log if _METRIC.search(each)] for log in (case.logs.get(rank, ()), case.single_log)
-    )
+    logs = case.logs.get(rank, ()), case.single_log
+    lines, of_one = ([each for each in log if _METRIC.search(each) and "error" not in each.lower()] for log in logs)
     found = unlike_computed([each for each in lines if each.strip() in ours], of_one)
     if found is None:
         return None

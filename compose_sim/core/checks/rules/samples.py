@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from compose_sim.core.checks import (
     FAILED,
     SEVERAL_RANKS,
+    WARNED,
     Case,
     Result,
     check,
@@ -72,7 +73,7 @@ _TWINS = "; these are the ranks with the same LOCAL_RANK, which was probably use
 def sampler_overlap(case: Case) -> Result:
     """Compare all pairs of ranks of a DDP group, in the same epochs of the same training loader."""
     result = _compare_samples(case)
-    return result if result.status == FAILED else _other_names(case) or result
+    return result if result.status in (FAILED, WARNED) else _other_names(case) or result
 
 
 def _compare_samples(case: Case) -> Result:
@@ -84,6 +85,7 @@ def _compare_samples(case: Case) -> Result:
             "the ranks do not train together: there is no DDP model, and there are hardly any collectives"
         )
     looked_at: list[CommonSamples] = []
+    sliced: list[Pair] = []
     if twice := _read_twice(case):
         return twice
     for by_rank in training:
@@ -92,9 +94,8 @@ def _compare_samples(case: Case) -> Result:
             return mismatch
         decided = compare_all(case, by_rank)
         parts = [pair for pair, each in decided.items() if each.is_overlap and have_parts(case, by_rank, pair)]
-        if parts:
-            return passed(f"{pairs_text(parts)} load the same batches, and each gives its models other rows of these")
-        overlapping = [pair for pair, each in decided.items() if each.is_overlap]
+        sliced = sliced or parts
+        overlapping = [pair for pair, each in decided.items() if each.is_overlap and pair not in parts]
         if overlapping and _is_convincing(by_rank, overlapping, decided):
             if not case.observed.first(DdpModel) and not _fsdp_divides(case) and not _are_replicas(case, overlapping):
                 return not_applicable(_WITHOUT_DDP.format(pairs=pairs_text(overlapping)))
@@ -102,6 +103,8 @@ def _compare_samples(case: Case) -> Result:
         looked_at += decided.values()
     if not looked_at:
         return not_applicable("the samples cannot be told apart, or no two ranks load from the same loader")
+    if sliced:
+        return passed(f"{pairs_text(sliced)} load the same batches, and each gives its models other rows of these")
     drifting = drifting_copy(case.observed)
     if drifting and not drifting.steady:
         return not_applicable(

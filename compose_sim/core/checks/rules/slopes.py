@@ -17,7 +17,7 @@ from compose_sim.core.checks.sketches import ADAPTIVE, optimizers, parameter_nam
 from compose_sim.core.checks.tolerances import LOSS_FACTOR, MIN_STEPS
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.gradients import ContrastedSamples, DetachedInLoss, LossSlope, SketchedStep
-from compose_sim.node.records.models import OptimizerStep
+from compose_sim.node.records.models import BY_HAND, OptimizerStep
 from compose_sim.node.records.precautions import Clip
 from compose_sim.node.records.process_groups import Collective
 
@@ -154,7 +154,8 @@ def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
         for name, each in moves.items()
         if _correlation(each) >= (_UNSOUND if _tell(each) else _SURE)
     }
-    scales = {name: _scale_of(case, name, moves[name]) for name in times}
+    # An update by hand may reduce and change one parameter after the other: what was used is then not seen for all.
+    scales = {name: None if BY_HAND in types else _scale_of(case, name, moves[name]) for name in times}
     known = {name: each * scale for name, each in times.items() if (scale := scales[name]) is not None}
     uniform = {name: each for name, each in times.items() if not any(move.is_scaled for move in moves[name])}
     for found in (known, uniform) if matters else ():

@@ -310,7 +310,7 @@ def norms_of_parts(case: Case) -> Result | None:
     shown = ", ".join(f"rank {each.rank}: {each.norm:.3g}" for each in apart[0])
     return warned(
         f"{len(apart)} times ranks take the norm of their own part{where(apart[0][0].at)} ({shown}), and exchange neither that nor its "
-        "square: what is divided by it is scaled otherwise on each rank",
+        "square: what it scales is scaled otherwise on each rank",
         fix="Add up the squares over the ranks before the root: `total = part.norm() ** 2; dist.all_reduce(total); "
         "norm = total.sqrt()`. Of a DTensor, take the norm itself, not that of its local part.",
         at=apart[0][0].at,
@@ -323,7 +323,8 @@ def _norms_apart(observed: Observed) -> list[tuple[NormOfPart, ...]]:
     for each in observed.of(NormOfPart):
         lines.setdefault(each.at, {}).setdefault(each.rank, []).append(each)
     for by_rank in lines.values():
-        together = [*zip(*by_rank.values(), strict=False)] if len(by_rank) == observed.world_size else []
+        is_common = len(by_rank) == observed.world_size and len({len(each) for each in by_rank.values()}) == 1
+        together = [*zip(*by_rank.values(), strict=True)] if is_common else []
         apart = [each for each in together if _spread(each) > 1 + CLIP_FACTOR]
         often = len(apart) >= MIN_STEPS and 2 * len(apart) >= len(together)
         if often and not any(_sends_norms(observed.ranks[rank], found) for rank, found in by_rank.items()):
@@ -342,7 +343,7 @@ def _sends_norms(rank: RankObserved, found: Sequence[NormOfPart]) -> bool:
     last: Record | None = None
     for each in rank.of(NormOfPart, Collective, OptimizerStep):
         if isinstance(each, Collective):
-            if each.by_fsdp or each.op.startswith("reduce_scatter") or "float" not in str(each.dtype):
+            if each.by_fsdp or each.op.startswith("reduce_scatter") or each.op == "barrier":
                 continue
             if isinstance(last, NormOfPart) and sum(map(prod, each.shapes)) < size:
                 return True

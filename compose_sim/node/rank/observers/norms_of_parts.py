@@ -22,34 +22,47 @@ def begin(context: RankContext) -> None:
 
 
 def _scatter(context: RankContext, call: points.TorchCall) -> points.Steps:
-    """Remember the memory of a part: by a weak reference, since another tensor may get its address."""
+    """Remember where a flat part lies: by a weak reference to its memory, since another tensor may get the address."""
     yield
+    torch: Any = sys.modules["torch"]
     given: Any = call.value("output") if "reduce_scatter" in call.name else None
     known: dict[int, Any] = context.memory.setdefault(_SCATTERED, {})
-    if type(given) is sys.modules["torch"].Tensor and len(known) < _MAX_TENSORS:
+    if type(given) is torch.Tensor and given.dim() == 1 and len(known) < _MAX_TENSORS:
         storage = given.untyped_storage()
-        known[storage.data_ptr()] = sys.modules["torch"].multiprocessing.reductions.StorageWeakRef(storage)
+        weak = torch.multiprocessing.reductions.StorageWeakRef(storage)
+        known[storage.data_ptr()] = weak, given.data_ptr(), given.numel() * given.element_size()
 
 
 def _norm(context: RankContext, call: points.TorchCall) -> points.Steps:
-    tensor: Any = call.owner if call.owner is not None else call.arguments[0] if call.arguments else None
+    tensor: Any = call.arguments[0] if call.arguments else call.options.get("x")
     norm: Any = yield
-    is_whole = type(tensor) is sys.modules["torch"].Tensor and tensor.numel() > 1 == getattr(norm, "numel", int)()
-    if not is_whole or context.memory.get(_COUNT, 0) >= _MAX_NORMS or not _is_part(context, tensor):
-        return
-    context.memory[_COUNT] = context.memory.get(_COUNT, 0) + 1
-    context.note(NormOfPart(float(norm), tensor.numel(), place()))
+    torch: Any = sys.modules["torch"]
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 1 == norm.numel()
+    count = context.memory.get(_COUNT, 0)
+    if is_plain and count < _MAX_NORMS and _is_part(context, tensor):
+        context.memory[_COUNT] = count + 1
+        context.note(NormOfPart(float(norm.detach()), tensor.numel(), place()))
 
 
 def _is_part(context: RankContext, tensor: Any) -> bool:
-    address = tensor.untyped_storage().data_ptr()
-    scattered = context.memory.get(_SCATTERED, {}).get(address)
-    if scattered is not None and not scattered.expired():
-        return True
+    scattered, shards = context.memory.get(_SCATTERED, {}), _shards(context)
+    if not (scattered or shards):  # nor may any tensor have memory, as under vmap
+        return False
+    address, at = tensor.untyped_storage().data_ptr(), tensor.data_ptr()
+    weak, begin, size = scattered.get(address, (None, 0, 0))
+    if weak is not None and not weak.expired():
+        return bool(begin <= at and at + tensor.numel() * tensor.element_size() <= begin + size)
+    return address in shards
+
+
+def _shards(context: RankContext) -> frozenset[int]:
+    """Return the addresses of what this rank holds of sharded parameters."""
+    steps: int
+    shards: frozenset[int]
     steps, shards = context.memory.get(_SHARDS, (-1, frozenset()))
     if steps != context.steps:
         held = [each for each in parameters_that_stepped(context) if hasattr(each, "placements")]
         parts = [tracked.local(each) for each in held if any(placed.is_shard() for placed in each.placements)]
         shards = frozenset(each.untyped_storage().data_ptr() for each in parts)
         context.memory[_SHARDS] = context.steps, shards
-    return address in shards
+    return shards

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,7 @@ from .samples import numberings
 _AT_STEP = 2
 _SEEN = "numbered_names.seen"
 _MAX_VARIABLES = 500  # of a function or module
+_MIN_NAMES = 8  # fewer may be counts that happen to be numbers in a row
 
 
 def begin(context: RankContext) -> None:
@@ -42,15 +44,44 @@ def _variables(frame: FrameType | None) -> Iterator[dict[str, Any]]:
     while frame is not None:
         if is_user_code(frame.f_code.co_filename):
             modules[frame.f_code.co_filename] = frame.f_globals
-            if frame.f_locals is not frame.f_globals:
-                yield dict(frame.f_locals)
+            if frame.f_code.co_flags & CO_OPTIMIZED:  # a function
+                yield from _variables_of(frame)
         frame = frame.f_back
     yield from modules.values()
 
 
+def _variables_of(frame: FrameType) -> Iterator[dict[str, Any]]:
+    held = frame.f_locals
+    yield dict(held)
+    if type(held) is dict:
+        held.clear()  # before Python 3.13, the frame would keep this copy, and all that it holds
+
+
 def _named_in(variables: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     for name, value in list(variables.items())[:_MAX_VARIABLES]:
-        yield from numberings({name: value})
+        yield from _in_order({name: value})
         if not isinstance(value, type) and is_users(type(value)):
-            for attribute, *hashes in numberings(getattr(value, "__dict__", {})):
+            for attribute, *hashes in _in_order(_attributes(value)):
                 yield f"{name}.{attribute}", *hashes
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    try:
+        held: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return held
+
+
+def _in_order(held: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Yield the dicts that number many names in the order in which they were added: no counters, and no orders of files."""
+    few = {
+        name: value
+        for name, value in held.items()
+        if type(value) is dict
+        and len(value) >= _MIN_NAMES
+        and list(value.values())
+        == list(range(min(value.values(), default=0), len(value) + min(value.values(), default=0)))
+        and not any("." in each or "/" in each for each in value if type(each) is str)
+    }
+    yield from numberings(few)

@@ -33,7 +33,7 @@ def look(context: RankContext, call: TorchCall) -> None:
     count = context.memory.get(_COUNT, 0)
     if is_accumulated and count < _MAX_NOTED:
         context.memory[_COUNT] = count + 1
-        context.note(ReducedAgain(place()))
+        context.note(ReducedAgain(place(), bool((tensor == tensor.round()).all())))
 
 
 def keep(context: RankContext, call: TorchCall) -> None:

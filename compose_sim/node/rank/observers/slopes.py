@@ -52,6 +52,7 @@ class Slopes:
     kept: Any = None  # its values, while it is moved
     added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
     detached: set[int] = field(default_factory=set)  # addresses of values whose gradients a forward pass has left out
+    sent: set[int] = field(default_factory=set)  # addresses, too
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
     choices: int = (
         0  # a hash of what forward passes have chosen by values since the last step, before another module was called
@@ -101,9 +102,9 @@ def _detach(context: RankContext, call: points.TorchCall) -> None:
 
 
 def _sent(context: RankContext, call: points.TorchCall) -> None:
-    """Leave out what is sent to another stage, which sends its gradient back."""
+    """Note what is sent: if this rank has no loss of its own, another stage gets it, and sends its gradient back."""
     tensors = [each.tensor for each in call.value("p2p_op_list") or ()] or [call.value("tensor")]
-    context.memory[_SLOPES].detached -= {each.data_ptr() for each in tensors if each is not None}
+    context.memory[_SLOPES].sent |= {each.data_ptr() for each in tensors if each is not None}
 
 
 def _choose(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -260,7 +261,7 @@ def _before_step(context: RankContext, _: Any) -> None:
         slopes.name,
         slopes.held,
         slopes.product,
-        slopes.is_cut or bool(slopes.detached),
+        slopes.is_cut or bool(slopes.detached - (slopes.sent if slopes.loss is None else set())),
         scales.get(id(slopes.moved)),
         max((each for each in scales.values() if each is not None), default=None),
         slopes.began.get(id(slopes.moved), 0),
@@ -270,7 +271,7 @@ def _before_step(context: RankContext, _: Any) -> None:
     ends = slopes.step + 1 >= _STEPS or slopes.backwards > _MAX_BACKWARDS or not trained
     slopes.step, slopes.backwards, slopes.loss, slopes.is_cut = slopes.step + 1, 0, None, False
     slopes.name, slopes.moved, slopes.direction, slopes.product = "", None, None, None
-    slopes.added, slopes.choices, slopes.detached = {}, 0, set()
+    slopes.added, slopes.choices, slopes.detached, slopes.sent = {}, 0, set(), set()
     if ends:
         slopes.is_over = True
         if context.mode == PROBE:

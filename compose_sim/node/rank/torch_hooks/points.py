@@ -377,7 +377,7 @@ CHOSEN = Point(
 SPREAD_TAKEN = Point(
     "torch", *(f"{of}{name}" for of in ("", "Tensor.") for name in ("var", "std")), "var_mean", "std_mean"
 )
-NORM_TAKEN = Point("torch", "norm", "Tensor.norm", "linalg.norm", "linalg.vector_norm", outermost=True)
+NORM_TAKEN = Point("torch", "linalg.vector_norm")  # which all others call
 CUDA_INITIALIZED = Point("torch", "_C._cuda_init", optional=True)  # not in builds for the CPU
 AUTOCAST_ENTERED = Point("torch.amp.autocast_mode", "autocast.__enter__")
 BACKWARD = Point("torch.autograd", "backward", outermost=True)  # what Tensor.backward looks up at each call
