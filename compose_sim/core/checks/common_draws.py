@@ -93,7 +93,8 @@ def drawn_inputs(observed: Observed) -> dict[int, Draws]:
     for model, by_number in passes.items() if samples else ():
         given = [each for of_ranks in by_number.values() for each in of_ranks]
         is_new = len({(each.rank, each.rows) for each in given}) == len(given)
-        are_many = min(len(each.rows or ()) for each in given) >= min(samples)  # one may be a task that all ranks share
+        # One row may be a task that all ranks share. A critic is given real and drawn samples together.
+        are_many = 2 * min(len(each.rows or ()) for each in given) >= min(samples)
         if is_new and are_many and all(each.loop_drew for each in given if each.loop_drew is not None):
             for each in given:
                 draws.setdefault(each.rank, {})[model, each.forward] = hash(each.rows)
