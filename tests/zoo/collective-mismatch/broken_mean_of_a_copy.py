@@ -1,6 +1,7 @@
 """Workers train by themselves for four steps and then average what has changed, but all_reduce is given a quotient that has no name."""
 
 # expects: collective-mismatch
+# also: params-in-sync
 
 import copy
 

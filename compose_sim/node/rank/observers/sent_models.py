@@ -40,8 +40,11 @@ def begin(context: RankContext) -> None:
 def _called(context: RankContext, module: Any, *_: Any) -> None:
     models: Models = context.memory[_MEMORY]
     if models.called.number(module) >= 0:
+        torch: Any = sys.modules["torch"]
         parameter: Any = next(module.parameters(), None)
-        if type(getattr(parameter, "data", None)) is sys.modules["torch"].Tensor and parameter.numel():
+        if parameter is None or torch.nn.parameter.is_lazy(parameter):
+            return
+        if type(parameter.data) is torch.Tensor and parameter.numel():
             models.first[parameter.data_ptr()] = weakref.ref(module)
 
 
