@@ -42,9 +42,8 @@ def _called(context: RankContext, module: Any, *_: Any) -> None:
     if models.called.number(module) >= 0:
         torch: Any = sys.modules["torch"]
         parameter: Any = next(module.parameters(), None)
-        if parameter is None or torch.nn.parameter.is_lazy(parameter):
-            return
-        if type(parameter.data) is torch.Tensor and parameter.numel():
+        is_known = parameter is not None and not torch.nn.parameter.is_lazy(parameter)
+        if is_known and type(parameter.data) is torch.Tensor and parameter.numel():
             models.first[parameter.data_ptr()] = weakref.ref(module)
 
 
@@ -53,11 +52,9 @@ def _send(context: RankContext, call: points.TorchCall) -> None:
     tensor: Any = call.value("tensor") if call.name == "broadcast" and models.sent < _MAX_SENT else None
     is_plain = type(getattr(tensor, "data", None)) is sys.modules["torch"].Tensor
     last, models.last = models.last, tensor.data_ptr() if is_plain else 0
-    made = (
-        models.first.get(models.last) if models.last != last else None
-    )  # emulated NCCL broadcasts by other broadcasts
-    module = made() if made is not None else None
-    if module is None:
+    # Emulated NCCL broadcasts by other broadcasts of the same tensor.
+    made = models.first.get(models.last) if models.last != last else None
+    if made is None or (module := made()) is None:
         return
     buffers = {
         name: each
