@@ -16,7 +16,7 @@ from ...shared.frames import is_user_code
 from ..context import RankContext, place
 from ..torch_hooks import points
 from .running_statistics import is_users
-from .samples import numberings
+from .samples import has_codes, hashes_of_codes
 
 _AT_STEP = 2
 _SEEN = "numbered_names.seen"
@@ -59,10 +59,12 @@ def _variables_of(frame: FrameType) -> Iterator[dict[str, Any]]:
 
 def _named_in(variables: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     for name, value in list(variables.items())[:_MAX_VARIABLES]:
-        yield from _in_order({name: value})
-        if not isinstance(value, type) and is_users(type(value)):
-            for attribute, *hashes in _in_order(_attributes(value)):
-                yield f"{name}.{attribute}", *hashes
+        if _numbers_names(value):
+            yield name, *hashes_of_codes(value)
+        elif is_users(type(value)):
+            for attribute, own in list(_attributes(value).items())[:_MAX_VARIABLES]:
+                if _numbers_names(own):
+                    yield f"{name}.{attribute}", *hashes_of_codes(own)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -73,15 +75,9 @@ def _attributes(value: Any) -> dict[str, Any]:
     return held
 
 
-def _in_order(held: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Yield the dicts that number many names in the order in which they were added: no counters, and no orders of files."""
-    few = {
-        name: value
-        for name, value in held.items()
-        if type(value) is dict
-        and len(value) >= _MIN_NAMES
-        and list(value.values())
-        == list(range(min(value.values(), default=0), len(value) + min(value.values(), default=0)))
-        and not any("." in each or "/" in each for each in value if type(each) is str)
-    }
-    yield from numberings(few)
+def _numbers_names(value: Any) -> bool:
+    """Return whether a dict numbers many names in the order in which they were added: no counters, and no orders of files."""
+    if not has_codes(value, _MIN_NAMES):
+        return False
+    codes = [*value.values()]
+    return codes == [*range(codes[0], codes[0] + len(codes))] and not any("." in name or "/" in name for name in value)

@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -118,21 +118,27 @@ def subset_in(data_set: Any) -> tuple[int, ...]:
 
 
 def codes_in(data_set: Any, depth: int = 3) -> list[tuple[str, int, int]]:
-    """Return the dicts of a data set, or of one that it wraps, that number names: attribute, hash of the names, of the dict."""
+    """Return the dicts of a data set, or of one that it wraps, that number names from 0: attribute, hash of the names, of the dict."""
     held = getattr(data_set, "__dict__", {})
+    found = [
+        (name, *hashes_of_codes(value))
+        for name, value in list(held.items())[:_WIDE]
+        if has_codes(value, _MIN_CODES) and sorted(value.values()) == list(range(len(value)))
+    ]
     inner = held.get("dataset")
-    return [*numberings(held)] + (codes_in(inner, depth - 1) if depth and inner is not None else [])
+    return found + (codes_in(inner, depth - 1) if depth and inner is not None else [])
 
 
-def numberings(held: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Yield, of the first values, each dict that numbers names without a gap: its name, a hash of its names, one of all of it."""
-    for name, value in list(held.items())[:_WIDE]:
-        if type(value) is dict and _MIN_CODES <= len(value) <= _MAX_CODES and all(type(key) is str for key in value):
-            codes = sorted(each for each in value.values() if type(each) is int)
-            if codes and codes == list(range(codes[0], codes[0] + len(value))):
-                names = sorted(value)
-                named, coded = (zlib.crc32(repr(each).encode()) for each in (names, [value[each] for each in names]))
-                yield name, named, coded
+def has_codes(value: Any, least: int) -> bool:
+    """Return whether this is a dict that gives each of `least` names or more a whole number."""
+    is_dict = type(value) is dict and least <= len(value) <= _MAX_CODES
+    return is_dict and all(type(name) is str and type(code) is int for name, code in value.items())
+
+
+def hashes_of_codes(codes: Mapping[str, int]) -> tuple[int, int]:
+    """Return a hash of the names in a dict that numbers them, and one of the whole dict; its order does not matter."""
+    names = sorted(codes)
+    return zlib.crc32(repr(names).encode()), zlib.crc32(repr([codes[each] for each in names]).encode())
 
 
 def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from compose_sim.core.checks.rules.loaders import indices_of, rows_of
-from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, RandomDraws
+from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, NumberedNames, RandomDraws
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -76,3 +76,33 @@ def test_the_script_computes_what_it_computes_without_us(cluster: Callable[..., 
         computed[mode] = weights(made.log(0))
     plain = subprocess.run([sys.executable, *made.program], capture_output=True, text=True, check=True)
     assert computed == dict.fromkeys(("record", ""), weights(plain.stdout))
+
+
+NAMES = """
+import torch
+
+class Words:
+    def __init__(self, words): self.numbers = {word: number for number, word in enumerate(words, 2)}
+
+def train():
+    words = Words("abcdefghij")
+    settings = {"rate": 0.1, "name": "a", "depth": None, **{f"s{number}": number for number in range(9)}}
+    state = {f"w{number}": torch.zeros(3) for number in range(9)}
+    counts, files = dict(zip("klmnopqrst", range(10, 0, -1))), {f"{number}.txt": number for number in range(9)}
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        weight.square().sum().backward()
+        optimizer.step()
+
+train()
+"""
+
+
+def test_dicts_that_number_names_are_told_from_settings_counters_and_files(cluster: Callable[..., Cluster]) -> None:
+    made = cluster(NAMES)
+    made.environment.update(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=str(made.folder / "record"))
+    made.start(1)
+
+    assert set(made.exit_codes().values()) == {0}
+    assert [each.name for each in made.observed().of(NumberedNames)] == ["words.numbers"]
