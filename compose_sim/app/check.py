@@ -14,16 +14,11 @@ from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, where, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.printed_evaluations import exchange_alike, only_computes
-from compose_sim.core.checks.repeated_steps import (
-    beyond_tolerance,
-    comparable,
-    files_made,
-    files_written,
-    found_of_run,
-    steps_of,
-)
+from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, steps_of
 from compose_sim.core.checks.rules.replays import (
     evaluates,
+    files_made,
+    found_of_run,
     may_be_probed,
     needs_alone,
     other_batches,
@@ -146,7 +141,7 @@ class CheckedRun:
         self._session, self._listener, self._note = session, listener, note
         self._settings = session.request.spec.check
         checks = set(chosen(self._settings.only, self._settings.skip))
-        self._replays = bool(_NEED_A_REPLAY & checks)
+        self._replays, self._compares_prints = bool(_NEED_A_REPLAY & checks), "metric-local" in checks
         self._engine: Engine | None = None  # which the replays share
         # What the run wrote and replays would read, and the copy of the project without it, in which they then run
         self._left = frozenset[str]()
@@ -174,7 +169,7 @@ class CheckedRun:
             self.is_planted, self.no_step = has_reached_it(case.observed), why_no_step(case.observed)
             if self._settings.tolerance is not None:
                 case = replace(case, tolerance=self._settings.tolerance)
-            written = files_written(case.observed)
+            written = case.files_written
             try:
                 with kept(written, session.request.folder):
                     case = self._probe(self.replay(case)) if self._replays else case
@@ -215,7 +210,7 @@ class CheckedRun:
         The first replay gets the batches of all ranks; if it differs, one replay for each rank gets the batches of that rank.
         """
         why = _why_no_replay(case)
-        if only_computes(case):
+        if self._compares_prints and only_computes(case):
             self._listener.progress("Running once at world size 1, to compare what it prints.")
             observed, _ = self._replay("single", patience=_STARTS_S + 3 * (self._session.report.timings.total_s or 0.0))
             printed = self._printed if observed and exchange_alike(case.observed, observed) else ()

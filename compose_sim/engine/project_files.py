@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from compose_sim.core.text import format_bytes
@@ -65,28 +65,25 @@ def kept(paths: Iterable[str], project: Path) -> Iterator[None]:
 
     Those are left alone that are outside of the project or links, that cannot be read, or that would take too much memory.
     """
-    held: dict[str, tuple[bytes, os.stat_result]] = {}
-    left = _MAX_KEPT
-    for path in map(Path, paths):
-        with suppress(OSError, SpecError, ValueError):
-            name, status = str(path.relative_to(project.resolve())), path.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_size <= left:
-                held[name] = read_project_file(path, project, size=left), status
-                left -= status.st_size
-    try:
+    left, project = _MAX_KEPT, project.resolve()
+    with ExitStack() as stack:  # puts all back, even if one cannot be written
+        for path in map(Path, paths):
+            with suppress(OSError, SpecError, ValueError):
+                name, status = str(path.relative_to(project)), path.lstat()
+                if stat.S_ISREG(status.st_mode) and status.st_size <= left:
+                    content = read_project_file(path, project, size=left)
+                    stack.callback(_put_back, name, content, status, project)
+                    left -= status.st_size
         yield
-    finally:
-        for name, (content, before) in held.items():
-            _put_back(name, content, before, project)
 
 
 def _put_back(name: str, content: bytes, before: os.stat_result, project: Path) -> None:
-    path = project.resolve() / name
+    path = project / name
     with suppress(FileNotFoundError):
         now = path.lstat()
         if (now.st_ino, now.st_mtime_ns, now.st_size) == (before.st_ino, before.st_mtime_ns, before.st_size):
             return
-    SafeFolder(project.resolve()).replace(name, content, mode=stat.S_IMODE(before.st_mode))
+    SafeFolder(project).replace(name, content, mode=stat.S_IMODE(before.st_mode))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     if os.geteuid() == 0:
         os.chown(path, before.st_uid, before.st_gid, follow_symlinks=False)

@@ -51,6 +51,11 @@ class Case:
         return next((text for name, text in self.sources.items() if f"/{file}".endswith(f"/{name}")), "")
 
     @property
+    def files_written(self) -> frozenset[str]:
+        """The files that the run changed."""
+        return frozenset(path for each in self.observed.of(FileUse) for path in each.changed)
+
+    @property
     def failing_rank(self) -> int | None:
         """The rank of the cause, if it is that of one rank."""
         return self.cause.rank if self.cause else None

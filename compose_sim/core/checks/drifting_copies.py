@@ -41,10 +41,9 @@ def drifting_copy(observed: Observed) -> DriftingCopy | None:
     for optimizer in optimizers(observed):
         for ranks, (count, at) in _adding_activations(observed, optimizer).items():
             first = optimizer.steps[1]
-            matrices = [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
-            begun = {row: alike({rank: first[rank].before[row] or () for rank in ranks}) for row in matrices}
-            parts = [row for row in matrices if len(begun[row]) == len(ranks)]
-            copies = [row for row in matrices if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
+            begun = _begun(optimizer, ranks)
+            parts = [row for row in begun if len(begun[row]) == len(ranks)]
+            copies = [row for row in begun if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
             drifting = [row for row in copies if _drifts(optimizer, row, ranks)]
             steady = [row for row in copies if row not in drifting and _is_computed_alike(optimizer, row, ranks)]
             in_backward = {by_rank[rank].in_backward > 0 for by_rank in optimizer.steps.values() for rank in ranks}
@@ -69,10 +68,9 @@ def unreduced_copies(observed: Observed) -> tuple[Ranks, list[SketchedTensor], i
             first = optimizer.steps.get(1, {})
             if len(by_step) < MIN_STEPS or not {*ranks} <= first.keys():
                 continue
-            others = set(range(len(optimizer.rows))) - set[int]().union(*(each.rows for each in optimizer.reductions))
-            matrices = [row for row in sorted(others) if len(optimizer.rows[row].shape) > 1]
-            begun = {row: alike({rank: first[rank].before[row] or () for rank in ranks}) for row in matrices}
-            copies = [row for row in matrices if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
+            ever = set[int]().union(*(each.rows for each in optimizer.reductions))
+            begun = {row: held for row, held in _begun(optimizer, ranks).items() if row not in ever}
+            copies = [row for row in begun if len(begun[row]) == 1 and norm(first[ranks[0]].before[row] or ())]
             drifting = [row for row in copies if _drifts(optimizer, row, ranks)]
             reduced = set.intersection(*by_step)
             if reduced and drifting and any(len(each) == len(ranks) for each in begun.values()):
@@ -83,12 +81,16 @@ def unreduced_copies(observed: Observed) -> tuple[Ranks, list[SketchedTensor], i
 def begun_apart(observed: Observed, index: int) -> bool:
     """Return whether each rank began with its own values of all matrices of an optimizer; vectors often begin alike, as zeros."""
     for optimizer in optimizers(observed):
-        first = optimizer.steps.get(1, {})
-        matrices = [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
-        if optimizer.index == index and len(first) > 1 and matrices:
-            begun = [{rank: step.before[row] or () for rank, step in first.items()} for row in matrices]
-            return all(len(alike(each)) == len(first) for each in begun)
+        ranks = tuple(optimizer.steps.get(1, ()))
+        if optimizer.index == index and len(ranks) > 1 and (begun := _begun(optimizer, ranks)):
+            return all(len(each) == len(ranks) for each in begun.values())
     return False
+
+
+def _begun(optimizer: Optimizer, ranks: Ranks) -> dict[int, list[Ranks]]:
+    """Divide the ranks, for each matrix, into those that had the same values before the first step."""
+    first, matrices = optimizer.steps[1], [row for row, each in enumerate(optimizer.rows) if len(each.shape) > 1]
+    return {row: alike({rank: first[rank].before[row] or () for rank in ranks}) for row in matrices}
 
 
 def _adding_activations(observed: Observed, optimizer: Optimizer) -> dict[Ranks, tuple[int, Place | None]]:

@@ -1,4 +1,4 @@
-"""Read a replay: which repeated steps mean something, how far they differ, by which factor, and which files of the run it finds."""
+"""Read the repeated steps of a replay: which mean something, how far they differ, and by which factor."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from compose_sim.core.checks import CHECKPOINT_ENDINGS, Case
+from compose_sim.core.checks import Case
 from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import BY_HAND, OptimizerStep
 from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep
@@ -120,31 +119,3 @@ def noise(observed: Observed) -> str:
 def step_place(case: Case) -> Place | None:
     """Return the line at which the script steps, if that was recorded."""
     return next((each.at for each in case.observed.of(OptimizerStep) if each.at), None)
-
-
-def files_made(observed: Observed) -> frozenset[str]:
-    """Return the files that a run wrote, and that it had not read before: they may have been there."""
-    written: dict[str, float] = {}
-    read: dict[str, float] = {}
-    for each in observed.of(FileUse):
-        for path in filter(None, (each.path, each.to)) if each.makes else ():
-            written[path] = min(each.t, written.get(path, each.t))
-        if each.op in ("read", "update", "append"):
-            read[each.path] = min(each.t, read.get(each.path, each.t))
-    return frozenset(path for path, t in written.items() if read.get(path, t) >= t)
-
-
-def files_written(observed: Observed) -> frozenset[str]:
-    """Return the files that a run changed."""
-    uses = [each for each in observed.of(FileUse) if each.makes or each.op in ("update", "append")]
-    return frozenset(path for each in uses for path in (each.path, each.to) if path)
-
-
-def found_of_run(left: frozenset[str], replay: Observed) -> FileUse | None:
-    """Return where a replay first reads a checkpoint that the run has left, and not the replay itself; None if it reads none."""
-    for each in replay.of(FileUse):
-        if each.makes:
-            left -= {each.path, each.to or each.path}
-        elif each.op == "read" and each.path in left and each.path.endswith(CHECKPOINT_ENDINGS):
-            return each
-    return None

@@ -75,7 +75,8 @@ def uses_hashes(sources: Mapping[str, str]) -> bool:
 
 def has_own_randomness(sources: Mapping[str, str]) -> bool:
     """Return whether ranks may draw other random numbers, as far as a text shows: seeds are no constants, or there is none."""
-    for text, tree in ((text, parsed(text)) for text in sources.values()):
+    for text in sources.values():
+        tree = parsed(text)
         seeds = [call for name, call in _calls(tree) if _RANDOM.search(name)] if tree else []
         given = [each for call in seeds for each in (*call.args, *(keyword.value for keyword in call.keywords))]
         if any(not _is_constant(each) for each in given) or (not given and "rand" in text):

@@ -32,6 +32,12 @@ class FileUse(Record):
         """Whether the script makes or replaces a file."""
         return self.op in ("write", "create", "rename", "written")
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The files that this changes."""
+        is_change = self.makes or self.op in ("update", "append")
+        return tuple(filter(None, (self.path, self.to))) if is_change else ()
+
 
 @dataclass(frozen=True)
 class DeviceChosen(Record):

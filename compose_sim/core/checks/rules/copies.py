@@ -237,8 +237,8 @@ def _never_sent(case: Case) -> Result | None:
         ]
         if names:
             return warned(
-                f"rank {sources[0]} sends the parameters of its {kind} to {ranks_text(sorted(values))} {times} times, and changes its "
-                f"{names_text(names)} in between, which the others never get: there the model computes something else",
+                f"rank {sources[0]} sends the parameters of its {kind} to {ranks_text(sorted(values))} {times} times. In between, "
+                f"{names_text(names)} changed there each time, and never on the others: their model computes something else",
                 fix="Send the buffers as well: `for tensor in model.state_dict().values(): dist.broadcast(tensor, src=0)`.",
                 at=by_rank[sources[0]][0].at,
                 ranks=sorted(values),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from compose_sim.core.checks import (
+    CHECKPOINT_ENDINGS,
     Case,
     Result,
     check,
@@ -36,6 +37,7 @@ from compose_sim.core.checks.tolerances import PARALLEL
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import EpochProgress, Join
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import LossSlope, SketchedStep
 from compose_sim.node.records.models import OptimizerStep, TensorTable
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
@@ -440,6 +442,28 @@ def other_batches(replay: Observed | None) -> int:
     """Return how many different batches ranks made for a step of which one rank made another; 0 if it repeated any step."""
     ends = [] if steps_of(replay) or replay is None else list(replay.of(ReplayEnd))
     return max((each.other_batches for each in ends), default=0)
+
+
+def files_made(observed: Observed) -> frozenset[str]:
+    """Return the files that a run wrote, and that it had not read before: they may have been there."""
+    written: dict[str, float] = {}
+    read: dict[str, float] = {}
+    for each in observed.of(FileUse):
+        for path in filter(None, (each.path, each.to)) if each.makes else ():
+            written[path] = min(each.t, written.get(path, each.t))
+        if each.op in ("read", "update", "append"):
+            read[each.path] = min(each.t, read.get(each.path, each.t))
+    return frozenset(path for path, t in written.items() if read.get(path, t) >= t)
+
+
+def found_of_run(left: frozenset[str], replay: Observed) -> FileUse | None:
+    """Return where a replay first reads a checkpoint that the run has left, and not the replay itself; None if it reads none."""
+    for each in replay.of(FileUse):
+        if each.makes:
+            left -= {each.path, each.to or each.path}
+        elif each.op == "read" and each.path in left and each.path.endswith(CHECKPOINT_ENDINGS):
+            return each
+    return None
 
 
 def why_not_joined(replay: Observed | None) -> str:

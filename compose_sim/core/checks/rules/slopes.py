@@ -6,7 +6,7 @@ Without one rank to compare with, the loss itself is the reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isclose, isfinite, sqrt
 from statistics import mean
 from typing import NamedTuple
@@ -155,8 +155,9 @@ def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
         if _correlation(each) >= (_UNSOUND if _tell(each) else _SURE)
     }
     # An update by hand may reduce and change one parameter after the other: what was used is then not seen for all.
-    scales = {name: None if BY_HAND in types else _scale_of(case, name, moves[name]) for name in times}
-    known = {name: each * scale for name, each in times.items() if (scale := scales[name]) is not None}
+    reduced = _reductions(case)
+    scales = {name: _constant(reduced.get(name) or [each.scaled for each in moves[name]]) for name in times}
+    known = {name: each * scale for name, each in times.items() if (scale := scales[name]) and BY_HAND not in types}
     uniform = {name: each for name, each in times.items() if not any(move.is_scaled for move in moves[name])}
     for found in (known, uniform) if matters else ():
         least = min(found, key=found.__getitem__, default="")
@@ -174,18 +175,21 @@ def _judge_sizes(case: Case, moves: dict[str, list[_Move]]) -> Result | None:
     return None
 
 
-def _scale_of(case: Case, name: str, moves: list[_Move]) -> float | None:
-    """Return by what the script multiplied the mean of the ranks' gradients, if that is known and the same in all steps."""
-    names = parameter_names(case.observed)
-    reduced = [
-        each.factor
-        for optimizer in optimizers(case.observed)
-        for each in optimizer.reductions
-        if name in {names.get(own := optimizer.rows[row].name, own) for row in each.rows}
-    ]
-    found = reduced or [each.scaled for each in moves]
-    alike = all(each is not None and found[0] and isclose(each, found[0], rel_tol=LOSS_FACTOR) for each in found)
-    return found[0] if alike else None
+def _reductions(case: Case) -> dict[str, list[float | None]]:
+    """Return by what the script multiplied the mean of the ranks' gradients, by parameter and step; None where it is no multiple."""
+    names, found = parameter_names(case.observed), dict[str, list[float | None]]()
+    for optimizer in optimizers(case.observed):
+        for each in optimizer.reductions:
+            for name in (optimizer.rows[row].name for row in each.rows):
+                found.setdefault(names.get(name, name), []).append(each.factor)
+    return found
+
+
+def _constant(factors: Sequence[float | None]) -> float | None:
+    """Return the factor that was the same in all steps; None if there is none, or if one is not known."""
+    known = [each for each in factors if each]
+    alike = len(known) == len(factors) and all(isclose(each, known[0], rel_tol=LOSS_FACTOR) for each in known)
+    return known[0] if known and alike else None
 
 
 def _slope(found: list[_Move]) -> float:

@@ -309,8 +309,8 @@ def norms_of_parts(case: Case) -> Result | None:
         return None
     shown = ", ".join(f"rank {each.rank}: {each.norm:.3g}" for each in apart[0])
     return warned(
-        f"{len(apart)} times ranks take the norm of their own part{where(apart[0][0].at)} ({shown}), and exchange neither that nor its "
-        "square: what it scales is scaled otherwise on each rank",
+        f"{len(apart)} times ranks take the norm of their own part{where(apart[0][0].at)} ({shown}), and give "
+        "each other no numbers directly afterwards: what it scales is scaled otherwise on each rank",
         fix="Add up the squares over the ranks before the root: `total = part.norm() ** 2; dist.all_reduce(total); "
         "norm = total.sqrt()`. Of a DTensor, take the norm itself, not that of its local part.",
         at=apart[0][0].at,

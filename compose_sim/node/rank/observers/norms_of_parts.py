@@ -57,9 +57,8 @@ def _is_part(context: RankContext, tensor: Any) -> bool:
 
 def _shards(context: RankContext) -> frozenset[int]:
     """Return the addresses of what this rank holds of sharded parameters."""
-    steps: int
-    shards: frozenset[int]
-    steps, shards = context.memory.get(_SHARDS, (-1, frozenset()))
+    held_at: tuple[int, frozenset[int]] = context.memory.get(_SHARDS, (-1, frozenset()))
+    steps, shards = held_at
     if steps != context.steps:
         held = [each for each in parameters_that_stepped(context) if hasattr(each, "placements")]
         parts = [tracked.local(each) for each in held if any(placed.is_shard() for placed in each.placements)]

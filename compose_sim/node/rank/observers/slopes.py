@@ -52,7 +52,7 @@ class Slopes:
     kept: Any = None  # its values, while it is moved
     added: dict[int, Any] = field(default_factory=dict)  # the gradients after the last backward pass, by parameter
     detached: set[int] = field(default_factory=set)  # addresses of values whose gradients a forward pass has left out
-    sent: set[int] = field(default_factory=set)  # addresses, too
+    sent: set[int] = field(default_factory=set)  # addresses of what messages gave other ranks
     is_cut: bool = False  # a forward pass has used values without their gradients, or computes in few digits
     choices: int = (
         0  # a hash of what forward passes have chosen by values since the last step, before another module was called
@@ -205,9 +205,8 @@ def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
 def _put_back(slopes: Slopes) -> None:
     if slopes.kept is not None:
         with sys.modules["torch"]._C.DisableTorchFunction():  # as above
-            local(slopes.moved).data.copy_(
-                slopes.kept
-            )  # unnoticed: other micro-batches may still have their backward pass
+            # Unnoticed by autograd: other micro-batches may still have their backward pass.
+            local(slopes.moved).data.copy_(slopes.kept)
         slopes.kept = None
 
 
