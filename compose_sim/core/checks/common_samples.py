@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from compose_sim.core.events.observations import Observed
-from compose_sim.node.records.data import StreamRead
+from compose_sim.core.events.observations import Observed, RankObserved
+from compose_sim.node.records.data import GivenRows, StreamRead
+from compose_sim.node.records.record import Place
 
 _MIN_SHARE = 0.02
 _MIN_SAMPLES = 3
+_MIN_BATCHES, _MIN_SHARE_OF_PASS, _MAX_SHARE_OF_PASS = 2, 0.08, 0.9  # of passes over own batches
 _MIN_COMMON, _MIN_SHARE_OF_STREAM, _IN_ORDER = 16, 0.25, 0.65  # of what two workers read
 
 
@@ -69,6 +71,58 @@ def _is_in_order(places: Sequence[int]) -> bool:
     """Return whether most pairs are in order, as those of a stream that is only shuffled in a buffer."""
     pairs = list(combinations(places, 2))
     return sum(one < other for one, other in pairs) > _IN_ORDER * len(pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnOrders:
+    """What ranks have in common that each go through a part of the rows in an order of their own."""
+
+    ranks: tuple[int, ...]
+    common: int  # of the rows in the passes of each two ranks, as are those below
+    of: int
+    at: Place | None
+
+
+def own_orders(observed: Observed) -> OwnOrders | None:
+    """
+    Find ranks that trained on some rows in common in their first pass over the data, and on others that only one of them had.
+
+    Rows that are drawn for each batch repeat on a rank about half as often as they meet on two; here, none repeats. What is common to
+    the ends of two passes does not count: a batch of the next pass may repeat nothing either.
+    """
+    passes = {rank.rank: first_pass for rank in observed if len(first_pass := _first_pass(rank)) >= _MIN_BATCHES}
+    found: list[tuple[int, int, int, int]] = []
+    for one, other in combinations(passes, 2):
+        ours, theirs = _rows_of(passes[one]), _rows_of(passes[other])
+        if len(ours & theirs) <= _MAX_SHARE_OF_PASS * min(len(ours), len(theirs)):
+            ours, theirs = (_rows_of(each[: len(each) - len(each) // 4]) for each in (passes[one], passes[other]))
+            found.append((one, other, len(ours & theirs), min(len(ours), len(theirs))))
+    common, of = sum(each[2] for each in found), sum(each[3] for each in found)
+    if common < max(_MIN_COMMON, _MIN_SHARE_OF_PASS * of):
+        return None
+    ranks = {rank for one, other, *_ in found for rank in (one, other)}
+    at = next((each.at for each in observed.of(GivenRows)), None)
+    return OwnOrders(ranks=tuple(sorted(ranks)), common=common, of=of, at=at)
+
+
+def _first_pass(rank: RankObserved) -> list[tuple[int, ...]]:
+    """Return the batches of the first pass; none if no row is seen again, so that its end is unknown."""
+    batches: list[tuple[int, ...]] = []
+    seen: set[int] = set()
+    for each in rank.of(GivenRows):
+        if batches and each.rows == batches[-1]:
+            continue  # another forward pass with the same batch
+        if len(set(each.rows)) < len(each.rows):
+            return []
+        if seen.intersection(each.rows):
+            return batches
+        batches.append(each.rows)
+        seen.update(each.rows)
+    return []
+
+
+def _rows_of(batches: Sequence[Sequence[int]]) -> set[int]:
+    return {row for batch in batches for row in batch}
 
 
 def compare_indices(

@@ -134,6 +134,14 @@ class TrainingForward(Record):
     at: Place | None = None  # if there is no loader
 
 
+@dataclass(frozen=True)
+class GivenRows(Record):
+    """The first model of a script is called to train, without a loader and without DistributedDataParallel; in `check` only."""
+
+    rows: tuple[int, ...]  # a hash per row
+    at: Place | None = None
+
+
 DrawnFrom = tuple[int, int]  # a hash of a generator's state, and how many numbers were drawn from it
 
 

@@ -24,7 +24,7 @@ from compose_sim.core.checks import (
     warned,
 )
 from compose_sim.core.checks.common_draws import Pair
-from compose_sim.core.checks.common_samples import compare_indices, overlap, read_twice
+from compose_sim.core.checks.common_samples import compare_indices, overlap, own_orders, read_twice
 from compose_sim.core.checks.drifting_copies import drifting_copy
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.loaders import (
@@ -216,6 +216,15 @@ def _judge_by_hand(case: Case, together: list[Pair], same: SketchedStep | None) 
             "and reduced them: they train on the same samples, as if their environments or generators had the same seed",
             fix=_FIX_BY_HAND,
             at=same.at,
+        )
+    if (own := own_orders(case.observed)) and _synchronizes(case):
+        return warned(
+            f"{own.common} of {own.of} rows that {ranks_text(own.ranks)} trained on in their first pass were in the pass of another of "
+            "them, and none has all rows: each rank divides an order of its own",
+            fix="Draw the order with the same seed on all ranks, then take a part of it: "
+            "torch.randperm(len(data), generator=torch.Generator().manual_seed(seed + epoch))[rank::world_size].",
+            at=own.at,
+            ranks=own.ranks,
         )
     if not known:
         return not_applicable("the script trains from no DataLoader, and gives no stored samples to a DDP model")

@@ -51,6 +51,7 @@ WITHOUT = {
     "norms_of_parts": "norms of the parts of a tensor are not recorded",
     "numbered_names": "dicts that number names are not recorded",
     "optimizers": "steps of optimizers are not recorded",
+    "own_batches": "batches without a loader are not recorded",
     "parameter_names": "parameters are not named",
     "plain_tensors": "tensors that modules keep as attributes are not recorded",
     "profiles": "a profile cannot be recorded",

@@ -10,7 +10,7 @@ import pytest
 
 from compose_sim.core.checks import FAILED, NOT_APPLICABLE, PASSED, WARNED
 from compose_sim.core.checks.rules.samples import sampler_overlap
-from compose_sim.node.records.data import NumberedNames, RandomDraws, Sampling, StreamRead, TrainingForward
+from compose_sim.node.records.data import GivenRows, NumberedNames, RandomDraws, Sampling, StreamRead, TrainingForward
 from compose_sim.node.records.devices_and_files import TrainerLibraries
 from compose_sim.node.records.script import ScriptEnd
 from tests.core.checks.rules.cluster import at, case
@@ -267,3 +267,44 @@ def test_names_that_ranks_number_differently_warn(names: Sequence[int], codes: S
     result = sampler_overlap.judge(case({rank: [ddp(), numbered[rank]] for rank in range(2)}))
 
     assert (result.status, result.detail.startswith("`vocabulary.index`")) == (status, status == WARNED), result
+
+
+def _passes(seeds: Sequence[int], world: int = 2, batch: int = 8, each: slice | None = None) -> dict[int, Any]:
+    """Return what ranks are given in two epochs, of each of which they take every `world`-th row in the order of a seed."""
+    found: dict[int, Any] = {}
+    for rank, seed in enumerate(seeds):
+        random, rows = Random(seed), []
+        for _ in range(2):
+            order = random.sample(range(256), 256)
+            rows += order[each or slice(rank, None, world)]
+        given = [GivenRows(tuple(rows[start : start + batch]), LINE) for start in range(0, len(rows), batch)]
+        found[rank] = [*given, ScriptEnd(steps=len(given), synchronizations=len(given))]
+    return found
+
+
+def test_parts_of_an_order_that_each_rank_draws_by_itself_are_warned_of() -> None:
+    result = sampler_overlap.judge(case(_passes([1, 2])))
+    assert (result.status, at(result), result.ranks) == (WARNED, LINE, (0, 1))
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        pytest.param(_passes([1, 1]), id="of one order"),
+        pytest.param(_passes([1] * 8, world=8, batch=1), id="of one order, and the next pass repeats nothing at first"),
+        pytest.param(_passes([1, 2], each=slice(None)), id="each rank goes through all rows"),
+        pytest.param(_passes([1, 1], each=slice(None)), id="ranks share each row, as in tensor parallelism"),
+        pytest.param({rank: each[:8] for rank, each in _passes([1, 2]).items()}, id="a pass has not ended"),
+    ],
+)
+def test_parts_of_a_common_order_are_nothing_to_warn_of(observed: dict[int, Any]) -> None:
+    assert sampler_overlap.judge(case(observed)).status == NOT_APPLICABLE
+
+
+def test_rows_that_are_drawn_for_each_batch_may_meet() -> None:
+    given: dict[int, Any] = {}
+    for rank in range(2):
+        random = Random(rank)
+        given[rank] = [GivenRows(tuple(random.sample(range(256), 8)), LINE) for _ in range(40)]
+        given[rank] += [ScriptEnd(steps=40, synchronizations=40)]
+    assert sampler_overlap.judge(case(given)).status == NOT_APPLICABLE
