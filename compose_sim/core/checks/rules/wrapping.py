@@ -31,6 +31,7 @@ from compose_sim.core.checks.sketches import alike, is_known, optimizers
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_32_BIT
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
+from compose_sim.node.records.data import GivenRows, LoaderInfo
 from compose_sim.node.records.models import (
     DdpModel,
     LocalBatchNorm,
@@ -42,6 +43,7 @@ from compose_sim.node.records.models import (
     WeightsBeforeSharding,
 )
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
+from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import RecordedModels
 
 _HIDES = "ZeroRedundancyOptimizer"
@@ -250,7 +252,7 @@ def _waited(names: str, case: Case) -> Result:
 @check("batchnorm-local", "Does BatchNorm normalize by the whole batch?")
 def batchnorm_local(case: Case) -> Result:
     """Look for BatchNorm modules in training mode in a DDP model of several ranks."""
-    apart = _apart(case) or _own_statistics(case) or _mean_of_spreads(case)
+    apart = _apart(case) or _own_statistics(case) or _own_scale(case) or _mean_of_spreads(case)
     if apart:
         return apart
     models = {(each.rank, each.ddp): each for each in case.observed.of(DdpModel)}
@@ -322,6 +324,29 @@ def _own_statistics(case: Case) -> Result | None:
             ranks=sorted(ranks),
         )
     return None
+
+
+def _own_scale(case: Case) -> Result | None:
+    """Find ranks that train one model, each on other data, whose columns have a mean of 0 and a deviation of 1 on each of them."""
+    together = {frozenset(found.ranks) for each in optimizers(case.observed) for found in each.reductions}
+    scaled: dict[int, tuple[int, Place | None]] = {}
+    for rank in case.observed:
+        loaded = ((each.standardized, each.fingerprint, each.made or each.at) for each in rank.of(LoaderInfo))
+        given = ((each.standardized, hash(each.rows), each.at) for each in rank.of(GivenRows))
+        first = next((each for each in (*loaded, *given)), None)
+        if first and first[0]:
+            scaled[rank.rank] = first[1:]
+    ranks = next((group for group in together if len(group) > 1 and group <= scaled.keys()), frozenset())
+    if not ranks or len({scaled[rank][0] for rank in ranks}) < len(ranks):
+        return None
+    return warned(
+        f"{ranks_text(ranks)} train one model, and each has scaled its own part of the data by the mean and the deviation of this "
+        "part: a sample is another input on each rank",
+        fix="Compute the mean and the deviation of the whole data set before it is divided, or add up counts, sums and sums of squares "
+        "over the ranks with `dist.all_reduce`, and scale by these on all ranks.",
+        at=scaled[min(ranks)][1],
+        ranks=sorted(ranks),
+    )
 
 
 def _mean_of_spreads(case: Case) -> Result | None:

@@ -13,7 +13,7 @@ from ..context import RankContext, place
 from ..torch_hooks import points
 from ..tracked import Outermost
 from .loaders import ACTIVE
-from .samples import rows_of
+from .samples import is_standardized, rows_of
 
 _CALLED, _CALLS = "own_batches.called", "own_batches.calls"
 _MAX_CALLS = 64
@@ -36,4 +36,6 @@ def _called(context: RankContext, module: Any, given: Any) -> None:
     found = rows_of(given)
     if found is not None:
         context.memory[_CALLS] = calls + 1
-        context.note(GivenRows(found[0], place()))
+        tensor: Any = next((each for each in given if type(each) is torch.Tensor), None)
+        whole = tensor if getattr(tensor, "_base", None) is None else tensor._base
+        context.note(GivenRows(found[0], not calls and is_standardized(whole), place()))

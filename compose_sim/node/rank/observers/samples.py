@@ -18,6 +18,8 @@ _WIDE = 16  # elements of a list
 _MIN_CODES, _MAX_CODES = 3, 20_000
 _MAX_INDICES, _LOWEST, _SPREADING = 1 << 18, 16, 2_654_435_761
 _MAX_VALUES = 1000  # of a data set, which may hold anything
+_MIN_SCALED_ROWS, _MAX_SCALED = 16, 1 << 22  # elements
+_SAME_MEAN, _CONSTANT = 1e-5, 1e-3
 
 
 def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | None:
@@ -139,6 +141,23 @@ def hashes_of_codes(codes: Mapping[str, int]) -> tuple[int, int]:
     """Return a hash of the names in a dict that numbers them, and one of the whole dict; its order does not matter."""
     names = sorted(codes)
     return zlib.crc32(repr(names).encode()), zlib.crc32(repr([codes[each] for each in names]).encode())
+
+
+def is_standardized(value: Any, depth: int = 2) -> bool:
+    """Return whether each column of a tensor or array, or of one that a data set holds, has a mean of 0 and a deviation of 1."""
+    torch: Any = sys.modules["torch"]
+    if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+        value = torch.as_tensor(value) if value.dtype.kind == "f" else None
+    if type(value) is torch.Tensor:
+        if not (value.is_floating_point() and value.dim() > 1 and value.layout == torch.strided):
+            return False
+        if len(value) < _MIN_SCALED_ROWS or value.numel() > _MAX_SCALED:
+            return False
+        columns = value.detach().double().flatten(1)
+        spread, mean = torch.std_mean(columns, dim=0)
+        off = torch.maximum(mean.abs() / _SAME_MEAN, (spread - 1).abs() * len(value))[spread > _CONSTANT]
+        return bool(off.numel() and off.max() <= 1)  # with or without Bessel's correction
+    return depth > 0 and any(is_standardized(each, depth - 1) for each in _held(value)[:_WIDE])
 
 
 def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:

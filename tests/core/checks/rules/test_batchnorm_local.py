@@ -12,6 +12,7 @@ from compose_sim.node.records.gradients import SketchedStep, SketchedTensor, Ske
 from compose_sim.node.records.models import LocalBatchNorm, RunningStatistics, SpreadTaken
 from compose_sim.node.records.process_groups import Collective
 from tests.core.checks.rules.cluster import Records, at, case
+from tests.core.checks.rules.loading import loader
 from tests.core.checks.rules.replicas import AT, ddp, forward
 
 NORM = LocalBatchNorm(0, ("features.1",), count=3)
@@ -90,3 +91,22 @@ def test_the_mean_of_variances_leaves_out_how_far_means_are_apart(
     if status == WARNED:
         assert "that is 2.25, and the variance of all numbers is 3.25" in result.detail
         assert at(result) == AT
+
+
+@pytest.mark.parametrize(
+    ("held", "is_scaled", "status"),
+    [((1, 2), (True, True), WARNED), ((1, 1), (True, True), NOT_APPLICABLE), ((1, 2), (True, False), NOT_APPLICABLE)],
+    ids=["own parts", "equal data", "not scaled on each rank"],
+)
+def test_data_that_ranks_scale_by_their_own_parts_are_other_inputs(
+    held: tuple[int, int], is_scaled: tuple[bool, bool], status: str
+) -> None:
+    owns = ((1.0, 2.0, 3.0, 4.0), (2.0, -1.0, 0.0, 1.0))
+    shared = (1.5, 0.5, 1.5, 2.5)
+
+    def trained(rank: int) -> Records:
+        step = SketchedStep(0, 1, own=(owns[rank],), used=(shared,), before=(shared,), after=(shared,), at=AT)
+        loaded = loader(fingerprint=held[rank], standardized=is_scaled[rank])
+        return [SketchedTensors(0, (SketchedTensor(None, "weight", (2, 2)),)), step, loaded]
+
+    assert batchnorm_local.judge(case({rank: trained(rank) for rank in range(2)})).status == status

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from compose_sim.core.checks.rules.loaders import indices_of, rows_of
+from compose_sim.node.rank.observers.samples import is_standardized
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, NumberedNames, RandomDraws
 from tests.node.harness import Cluster
 
@@ -106,3 +107,17 @@ def test_dicts_that_number_names_are_told_from_settings_counters_and_files(clust
 
     assert set(made.exit_codes().values()) == {0}
     assert [each.name for each in made.observed().of(NumberedNames)] == ["words.numbers"]
+
+
+def test_data_whose_columns_are_scaled_by_themselves_are_recognised() -> None:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    raw = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 20.0, 0.0]) + 5
+    scaled = [(raw - raw.mean(0)) / (raw.std(0, unbiased=unbiased) + 1e-8) for unbiased in (True, False)]
+
+    assert all(is_standardized(TensorDataset(each, torch.arange(64))) for each in scaled)
+    assert is_standardized(scaled[0].numpy())
+    part_of_another = ((raw - raw.mean(0)) / raw.std(0).clamp(min=1e-8))[:32]
+    for other in (raw, part_of_another, scaled[0][:8], torch.arange(64), torch.zeros(64, 3), [], "words"):
+        assert not is_standardized(other)
