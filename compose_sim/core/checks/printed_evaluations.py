@@ -14,11 +14,13 @@ from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.models import OptimizerStep
 from compose_sim.node.records.process_groups import Collective
 
-# Relative differences: more than a few samples make that are judged otherwise, or uneven batches of which means are averaged.
-_APART, _APART_MEANS = 0.002, 0.02
+# Relative differences: more than a few samples make that are judged otherwise, or batches of which means are averaged. The last two are
+# for batches of which the shortest is at least half full, and for a result that was compared only once.
+_APART, _APART_MEANS, _APART_UNEVEN, _APART_ONCE = 0.002, 0.02, 0.1, 0.2
+_HALF_FULL = 0.5
 # Whole words, also between underscores: "f1" is not a part of "bf16", nor is "map" one of "mapped".
 _NO_MEAN = re.compile(
-    r"(?<![a-z\d])(f1|auc|auroc|precision|recall|perplexity|ppl|bleu|rouge|iou|miou|map|kappa|mcc|r2)(?![a-z])",
+    r"(?<![a-z\d])(spearman|pearson|correlation|f1|auc|auroc|precision|recall|perplexity|ppl|bleu|rouge|iou|miou|map|kappa|mcc|r2)(?![a-z])",
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"(?<![a-z])(val|valid|validation|test|eval|evaluation|dev|held[ -]?out)(?![a-z])", re.IGNORECASE)
@@ -58,25 +60,27 @@ class UnlikeOne:
     unlike: int
 
 
-def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, is_even: bool, evaluations: int) -> UnlikeOne | None:
+def unlike_one(lines: Sequence[str], of_one: Sequence[str], *, shortest: float, evaluations: int) -> UnlikeOne | None:
     """
-    Return the first result that differs at most evaluations, of which there are several, by more than its last digit.
+    Return the first result that differs at most evaluations by more than its last digit.
 
-    What is printed more often than a rank evaluates is not the result of that. If batches are not even, only numbers count that are no
-    means of them.
+    What is printed more often than a rank evaluates is not the result of that. If the `shortest` batch is less than half full, only
+    numbers count that are no means of batches.
     """
+    means_apart = _APART_MEANS if shortest == 1 else _APART_UNEVEN
     alone = {each.key: each.text for each in _numbers(of_one)}
     compared: dict[tuple[str, int], list[tuple[PrintedNumber, str]]] = {}
     printed = Counter[tuple[str, int]]()
     for each in _numbers(lines):
         printed[each.template, each.place] += 1
-        if each.key in alone and (is_even or _NO_MEAN.search(each.name)):
+        if each.key in alone and (shortest >= _HALF_FULL or _NO_MEAN.search(each.name)):
             compared.setdefault((each.template, each.place), []).append((each, alone[each.key]))
     for number, pairs in compared.items():
-        apart = _APART if _NO_MEAN.search(pairs[0][0].name) else _APART_MEANS
+        apart = _APART if _NO_MEAN.search(pairs[0][0].name) else means_apart
+        apart = apart if len(pairs) >= MIN_EVALUATIONS else _APART_ONCE
         unlike = [(each, other) for each, other in pairs if _differ(each.text, other, apart)]
         is_result = printed[number] <= evaluations + 1  # one before the first step is not seen
-        if is_result and len(unlike) >= max(MIN_EVALUATIONS, len(pairs) // 2 + 1):
+        if is_result and 2 * len(unlike) > len(pairs):
             first, other = unlike[0]
             return UnlikeOne(
                 name=first.name, printed=first.text, alone=other, evaluations=len(pairs), unlike=len(unlike)

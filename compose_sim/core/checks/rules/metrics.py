@@ -314,7 +314,7 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
     found = unlike_one(
         [each.text for each in printed],
         case.single_log,
-        is_even=not _has_short_batches(case.observed),
+        shortest=min(_shortest_batch(each) for each in (case.observed, case.single)),
         evaluations=max(len({each.steps for each in rank.of(EvaluatedModel)}), len(_drawn_to_evaluate(rank))),
     )
     if found is None:
@@ -373,8 +373,10 @@ def _mean_of_ranks(case: Case) -> Result | None:
     )
 
 
-def _has_short_batches(observed: Observed) -> bool:
-    """Return whether an evaluation has a smaller batch: the mean of its batches' means then depends on how samples are divided."""
+def _shortest_batch(observed: Observed) -> float:
+    """Return how full the shortest batch of an evaluation is: the mean of its batches' means depends on how samples are divided."""
     sizes = {(each.rank, each.loader): each.batch_size or 1 for each in observed.of(LoaderInfo)}
-    ended = [each for each in observed.of(EpochProgress) if each.only_read]
-    return any(each.drawn % sizes.get((each.rank, each.loader), 1) for each in ended)
+    ended = [
+        (each.drawn, sizes.get((each.rank, each.loader), 1)) for each in observed.of(EpochProgress) if each.only_read
+    ]
+    return min((drawn % size / size for drawn, size in ended if drawn % size), default=1.0)

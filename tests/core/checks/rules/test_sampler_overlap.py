@@ -277,7 +277,7 @@ def _passes(seeds: Sequence[int], world: int = 2, batch: int = 8, each: slice | 
         for _ in range(2):
             order = random.sample(range(256), 256)
             rows += order[each or slice(rank, None, world)]
-        given = [GivenRows(tuple(rows[start : start + batch]), LINE) for start in range(0, len(rows), batch)]
+        given = [GivenRows(tuple(rows[start : start + batch]), at=LINE) for start in range(0, len(rows), batch)]
         found[rank] = [*given, ScriptEnd(steps=len(given), synchronizations=len(given))]
     return found
 
@@ -305,6 +305,6 @@ def test_rows_that_are_drawn_for_each_batch_may_meet() -> None:
     given: dict[int, Any] = {}
     for rank in range(2):
         random = Random(rank)
-        given[rank] = [GivenRows(tuple(random.sample(range(256), 8)), LINE) for _ in range(40)]
+        given[rank] = [GivenRows(tuple(random.sample(range(256), 8)), at=LINE) for _ in range(40)]
         given[rank] += [ScriptEnd(steps=40, synchronizations=40)]
     assert sampler_overlap.judge(case(given)).status == NOT_APPLICABLE
