@@ -1,4 +1,4 @@
-"""Explain the end of a rank that raised no exception: its last collective, and what it printed last."""
+"""Explain the end of a rank that raised no exception, by its last collective and lines, or that did not find a file of another rank."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compose_sim.core.checks import Case, report_place, where
+from compose_sim.core.checks import Case, Result, failed, report_place, where
+from compose_sim.core.report.missing import missing_file
 from compose_sim.core.report.report import Cause
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.process_groups import Collective, DdpForward
 
 _SILENT = ("exit", "signal")  # kinds of causes without a traceback
@@ -40,6 +42,24 @@ def with_evidence(case: Case) -> Cause | None:
     if quote:
         message += f": {quote}"
     return replace(cause, message=message, place=place, traceback="\n".join(evidence) or cause.traceback)
+
+
+def file_not_yet_made(case: Case) -> Result | None:
+    """Find a file whose absence ended a rank, and which another rank had looked for before, as if to make it."""
+    cause = case.cause
+    name = missing_file(cause.message).removeprefix("./") if cause is not None else ""
+    if cause is None or cause.rank is None or not name:
+        return None
+    for each in case.observed.of(FileUse):
+        if each.op == "miss" and each.rank != cause.rank and (each.path == name or each.path.endswith(f"/{name}")):
+            return failed(
+                f"rank {cause.rank} reads {each.path}, which is not there, although rank {each.rank} has looked for it"
+                f"{where(each.at)}, as if to make it: nothing lets the others wait until it is complete",
+                fix="Call `dist.barrier()` after the file is made, and before any other rank reads it.",
+                at=each.at,
+                ranks=(each.rank, cause.rank),
+            )
+    return None
 
 
 def _meaningful(lines: Sequence[str]) -> list[str]:

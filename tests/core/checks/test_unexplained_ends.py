@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks import Case
-from compose_sim.core.checks.unexplained_ends import with_evidence
+from compose_sim.core.checks import FAILED, Case
+from compose_sim.core.checks.unexplained_ends import file_not_yet_made, with_evidence
 from compose_sim.core.report.report import Cause, Place
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.process_groups import DdpForward
 from tests.core.checks.rules.cluster import WORLD, collective, two_nodes
 
@@ -93,3 +94,19 @@ def test_what_the_message_says_is_not_repeated() -> None:
 
     assert cause is not None
     assert "no conf.yaml" not in (cause.traceback or "")
+
+
+@pytest.mark.parametrize(
+    ("asking", "looked_for", "is_found"),
+    [(0, "/work/data/table.npz", True), (1, "/work/data/table.npz", False), (0, "/work/data/other.npz", False)],
+    ids=["another rank makes it", "only the rank itself looked for it", "another file"],
+)
+def test_a_file_that_another_rank_is_to_make_is_named(asking: int, looked_for: str, is_found: bool) -> None:
+    message = "FileNotFoundError: [Errno 2] No such file or directory: 'data/table.npz'"
+    missing = Cause(kind="exception", rank=1, node="node-1", message=message)
+    miss = FileUse("miss", looked_for, at=("/work/train.py", 7))
+    found = file_not_yet_made(two_nodes(lambda rank: [miss] if rank == asking else [], verdict="failed", cause=missing))
+
+    assert (found is not None) == is_found
+    if found is not None:
+        assert (found.status, found.ranks, found.place and found.place.line) == (FAILED, (0, 1), 7)

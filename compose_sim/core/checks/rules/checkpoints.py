@@ -28,6 +28,7 @@ from compose_sim.core.checks import (
 from compose_sim.core.checks.repeated_steps import step_place
 from compose_sim.core.checks.source import empties_file
 from compose_sim.core.checks.states_of_one import kept_state_of_another, optimizer_state_of_another
+from compose_sim.core.checks.unexplained_ends import file_not_yet_made
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import FaultReport, Report
 from compose_sim.core.text import format_count
@@ -56,6 +57,8 @@ def checkpoint_race(case: Case) -> Result:
     observed = case.observed
     files = _by_path(observed)
     written = sorted(path for path, uses in files.items() if any(use.op in _WRITERS for use in uses))
+    if unmade := file_not_yet_made(case):
+        return unmade
     if not written:
         return not_applicable("the script writes no file")
     order, renamed, awaited = HappensBefore(observed), _renamed(observed), _awaited(observed)

@@ -252,6 +252,7 @@ def _looking(original: Callable[..., bool]) -> Callable[..., bool]:
 def _note_look(context: RankContext, path: str | os.PathLike[str], found: bool) -> None:
     if not found:
         _note(context, "miss", os.fsdecode(path))
+        context.flush()  # another rank may fail, and end the run, while this one makes the file
     elif stat.S_ISDIR(Path(path).stat().st_mode):
         _note(context, "isdir", os.fsdecode(path))
 
