@@ -16,6 +16,7 @@ from typing import NamedTuple
 from compose_sim.core.checks import ranks_text, shape_text
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Join
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import DdpModel, OptimizerStep, SteppedModel, TensorHashes, TensorTable
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Shape
@@ -152,6 +153,21 @@ def exchanges_parts(observed: Observed, *, began_equal: bool = False) -> bool:
     # What it gives may have another size on each rank, so that is not recorded.
     parts = [sum(each.op == "all_to_all_single" and not each.shapes for each in _floating(rank)) for rank in observed]
     return any(2 * count >= steps for count in (*large, *parts))
+
+
+def exchanges_activations(observed: Observed) -> bool:
+    """Return whether every rank gives all others tensors that have rows, and no parameter's shape, as often as it steps."""
+    shapes = {row.shape for each in observed.of(TensorTable) for row in each.rows}
+    given = [
+        sum(
+            each.op in ("all_reduce", "all_gather", "all_gather_into_tensor") and not each.moves and len(shape) > 1
+            for each in _floating(rank)
+            for shape in each.shapes
+            if shape not in shapes and len(each.group) == observed.world_size
+        )
+        for rank in observed
+    ]
+    return all(count >= sum(1 for _ in rank.of(SketchedStep)) for count, rank in zip(given, observed, strict=True))
 
 
 def _floating(rank: RankObserved) -> Iterator[Collective]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from compose_sim.core.report.report import Hint, Place
@@ -21,6 +22,25 @@ _SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
 JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
 _MODULES = {"dist", "distributed", "c10d", "accelerator", "fabric"}  # and objects with methods that are collectives
+_WAITS = ("wait", "wait_all", "waitall", "synchronize", "barrier", "wait_for_everyone")
+_READING = (
+    "clone",
+    "item",
+    "tolist",
+    "mean",
+    "sum",
+    "norm",
+    "float",
+    "double",
+    "cpu",
+    "numpy",
+    "add",
+    "mul",
+    "div",
+    "to",
+)
+_COMPUTING = ("torch", "F", "functional", "nn")  # modules whose functions read what they are given
+_NAMED = (ast.Name, ast.Attribute, ast.Subscript)
 _BARRIERS = ("barrier", "wait_for_everyone")
 _MAX_NODES = 100  # a condition with more nodes is not quoted: Python cannot print a deep syntax tree
 _OF_ONE_RANK = ("rank", "is_main", "is_master", "is_chief", "is_global_zero", "process_zero")
@@ -129,6 +149,73 @@ def _given(call: ast.Call, name: str) -> ast.expr | None:
 
 def _is(node: ast.expr | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyRead:
+    """A tensor that a call is still filling, and the first line that uses it before the script waits."""
+
+    file: str
+    line: int  # of the call
+    call: str
+    tensor: str
+    used_in: int  # line
+
+
+def early_reads(sources: Mapping[str, str]) -> Iterator[EarlyRead]:
+    """Yield the tensors that the script uses between an `irecv`, or a collective with `async_op=True`, and the wait for it."""
+    for file, tree in ((file, tree) for file, text in sources.items() if (tree := parsed(text))):
+        for node in ast.walk(tree):
+            for block in filter(None, (getattr(node, name, []) for name in ("body", "orelse", "finalbody"))):
+                for at, statement in enumerate(block if isinstance(block, list) else []):
+                    call = getattr(statement, "value", None)
+                    if isinstance(call, ast.Call) and call.args and _returns_at_once(call):
+                        tensor, handles = ast.unparse(call.args[0]), _stored(statement)
+                        line = _used_before(handles | {*_WAITS}, tensor, block[at + 1 :])
+                        if line:
+                            yield EarlyRead(file, call.lineno, _name(call.func), tensor, line)
+
+
+def _returns_at_once(call: ast.Call) -> bool:
+    name = _name(call.func)
+    is_short = (
+        isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Subscript)) and len([*ast.walk(call)]) < _MAX_NODES
+    )
+    return is_short and (
+        name == "irecv" or (bool(_COLLECTIVES.fullmatch(name)) and _is(_given(call, "async_op"), True))
+    )
+
+
+def _stored(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement assigns to."""
+    return {_name(node) for node in ast.walk(statement) if isinstance(node, _NAMED) and isinstance(node.ctx, ast.Store)}
+
+
+def _used_before(ends: Set[str], tensor: str, statements: list[ast.stmt]) -> int | None:
+    """Return the first line that uses a tensor before a statement that names one of `ends`, or assigns to the tensor's name."""
+    base = tensor.partition("[")[0].rpartition(".")[2]
+    for each in statements:
+        names = {_name(node) for node in ast.walk(each) if isinstance(node, (ast.Name, ast.Attribute))}
+        if names & ends or isinstance(each, (ast.Return, ast.FunctionDef, ast.ClassDef)):
+            return None
+        for node in ast.walk(each):
+            if any(isinstance(used, _NAMED) and ast.unparse(used) == tensor for used in _operands(node)):
+                return int(getattr(node, "lineno", each.lineno))
+        if base in _stored(each):
+            return None
+    return None
+
+
+def _operands(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what an operation computes with; what only keeps a tensor, or reads its shape, is none."""
+    if isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
+    elif isinstance(node, ast.AugAssign):
+        yield from (node.target, node.value)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        is_reading = node.func.attr in _READING or (node.func.attr.endswith("_") and not node.func.attr.startswith("_"))
+        yield from [node.func.value] if is_reading else []
+        yield from node.args if _name(node.func.value) in _COMPUTING else []
 
 
 def _shuffles(tree: ast.Module) -> Iterator[tuple[int, str]]:

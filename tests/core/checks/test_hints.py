@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.source import JUDGED_BY, find_hints, imported_names, uses_hashes
+from compose_sim.core.checks.source import JUDGED_BY, early_reads, find_hints, imported_names, uses_hashes
 from tests.builders import ROOT
 
 
@@ -99,3 +99,25 @@ def test_a_hint_about_set_epoch_yields_to_the_check_that_saw_the_run() -> None:
     (hint,) = find_hints({"train.py": "sampler = DistributedSampler(data)"})
 
     assert JUDGED_BY[hint.text] == "set-epoch"
+
+
+@pytest.mark.parametrize(
+    ("source", "used_in"),
+    [
+        ("work = dist.irecv(x, src=0)\ny = x.clone()\nwork.wait()", 2),
+        ("work = dist.all_reduce(x.grad, async_op=True)\nx.grad /= world\nwork.wait()", 2),
+        ("dist.all_reduce(total, async_op=True)\nprint(total.item())", 2),
+        ("for p in ps:\n    work = dist.broadcast(p, 0, async_op=True)\n    torch.add(p, 1)\n    work.wait()", 3),
+        ("if here:\n    self.work = dist.irecv(self.x, 0)\n    y = self.x + 1", 3),
+        ("work = dist.irecv(x, src=0)\nwork.wait()\ny = x + 1", None),
+        ("work = dist.irecv(x, src=0)\nother = y.clone()\nshape = x.shape\nparts.append(x)\nwork.wait()", None),
+        ("works.append(dist.irecv(x, src=0))\nfor work in works:\n    work.wait()\ny = x + 1", None),
+        ("work = dist.irecv(x[0], src=0)\ny = x[1] + 1\nwork.wait()", None),
+        ("work = dist.all_reduce(x, async_op=False)\ny = x + 1", None),
+        ("work = dist.irecv(x, src=0)\nx, y = y, x\nz = x + 1\nwork.wait()", None),
+        ("work = dist.irecv(x, src=0)\nfinish(work)\ny = x + 1", None),
+        ("dist.all_reduce(x, async_op=True)\ntorch.cuda.synchronize()\ny = x + 1", None),
+    ],
+)
+def test_a_tensor_that_is_used_before_the_wait_is_found(source: str, used_in: int | None) -> None:
+    assert [each.used_in for each in early_reads({"train.py": source})] == [used_in] * (used_in is not None)

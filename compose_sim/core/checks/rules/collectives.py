@@ -21,6 +21,7 @@ from compose_sim.core.checks import (
     where,
 )
 from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, uneven_inputs
+from compose_sim.core.checks.source import early_reads
 from compose_sim.core.checks.tolerances import MIN_STEPS
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.report.report import Cause
@@ -71,7 +72,7 @@ def collective_mismatch(case: Case) -> Result:
     count = sum(count for group in groups for count in group.counts.values())
     misplaced = _overwritten(case.observed) or _mixed_up(case.observed)
     if not count:
-        return misplaced or not_applicable("the script issued no collective of its own")
+        return _used_early(case) or misplaced or not_applicable("the script issued no collective of its own")
     for group in groups:
         result = _differ(case, group) or _missing(case, group)
         if result:
@@ -80,7 +81,19 @@ def collective_mismatch(case: Case) -> Result:
         if len(set(group.counts.values())) > 1:
             return not_applicable(f"the run ended ({case.verdict}) while {group.counted}")
     alike = passed(f"{count} collectives, the same in the same order on all ranks of a group")
-    return _later_ones(groups) or _lost_result(case.observed) or _reduced_again(case.observed) or misplaced or alike
+    lost = _lost_result(case.observed) or _reduced_again(case.observed)
+    return _later_ones(groups) or lost or _used_early(case) or misplaced or alike
+
+
+def _used_early(case: Case) -> Result | None:
+    for each in early_reads(case.sources):
+        return warned(
+            f"{each.call} returns at once, and `{each.tensor}` is used in line {each.used_in}, before the script waits for it: it "
+            "may still hold old numbers, or a mix of old and new ones",
+            fix="Call `wait()` on what it returns before the tensor is used, or leave out `async_op=True`.",
+            at=(each.file, each.line),
+        )
+    return None
 
 
 def _lost_result(observed: Observed) -> Result | None:

@@ -28,6 +28,7 @@ from compose_sim.core.checks.repeated_steps import (
     steps_of,
     tolerance_of,
 )
+from compose_sim.core.checks.replica_diff import exchanges_activations
 from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.rules.slopes import MIN_PROBED_STEPS, judge_slopes, wrong_pairs
@@ -194,8 +195,9 @@ def _in_parts(step: ReplayedStep, case: Case) -> Result:
         )
     return (failed if is_certain else warned)(
         f"{_step_text(step)}: all ranks hold this parameter, and its gradient differs from that of {one} ({_numbers(step)})",
-        fix="If each rank computes it from a part of the samples or of the sequence, reduce it, as in "
-        "`dist.all_reduce(norm.weight.grad)`. Otherwise find what is added once per rank, such as a bias before a sum over ranks.",
+        fix="If each rank computes it from a part of the samples or of the sequence, reduce it (`dist.all_reduce(norm.weight.grad)`). "
+        "If the layer after it is divided by columns or heads, the backward pass must all-reduce the gradient of that layer's input. "
+        "Otherwise find what is added once per rank, such as a bias before a sum.",
         at=step_place(case),
     )
 
@@ -397,10 +399,11 @@ def _averages_by_hand(observed: Observed) -> bool:
 
 
 def _computes_together(observed: Observed) -> bool:
-    """Return whether ranks exchange tensors in every backward pass, but neither samples nor messages: they divide one computation."""
+    """Return whether ranks exchange tensors in every pass, but neither samples nor messages: they divide one computation."""
     steps = list(observed.of(SketchedStep))
     apart = _sends_samples(observed) or observed.first(UntrackedWait)
-    return bool(steps) and all(each.in_backward for each in steps) and not apart
+    are_joined = all(each.in_backward for each in steps) or exchanges_activations(observed)
+    return bool(steps) and are_joined and not apart
 
 
 def _are_stages(observed: Observed) -> bool:

@@ -205,11 +205,14 @@ class Recorder:
             self._pending["gradients"] = gradients_of(optimizer, self.clipped, self._flat)
         if self.rank == 0:
             names = names_of_parameters()
-            parameters = parameters_of(optimizer)
             self._pending |= {
                 "gradients": self._pending.get("gradients") or gradients_of(optimizer, self.clipped, self._flat),
                 "settings": settings_of(optimizer),
-                "names": [names.get(id(each), f"parameter {place}") for place, each in enumerate(parameters)],
+                "names": [
+                    names.get(id(each), f"parameter {place} of group {number}")
+                    for number, group in enumerate(optimizer.param_groups)
+                    for place, each in enumerate(group["params"])
+                ],
                 "by_value": self.clipped.by_value,
                 "hooked": self._hooked,
             }
