@@ -198,7 +198,7 @@ class ScheduleMade(Record):
 
 @dataclass(frozen=True)
 class SpreadTaken(Record):
-    """The variance of all numbers of a tensor was taken, or their standard deviation."""
+    """The variance of all numbers of a tensor or of one of its first columns was taken, or their standard deviation."""
 
     is_root: bool  # whether it is the deviation
     value: float

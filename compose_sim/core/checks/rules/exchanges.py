@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite, prod
 
 from compose_sim.core.checks import CHECKPOINT_ENDINGS, Case, Result, failed, names_text, ranks_text, warned, where
@@ -20,9 +21,11 @@ from compose_sim.core.checks.sketches import (
     Vector,
     alike,
     are_equal,
+    dot,
     factor,
     joined,
     mean,
+    norm,
     optimizers,
     weights,
 )
@@ -36,6 +39,7 @@ from compose_sim.node.records.process_groups import Collective, LaterCollectives
 from compose_sim.node.records.timings import StepTimes
 
 _MIN_EXCHANGES = 2  # exchanges
+_PARALLEL, _LEAST_SHARE = 0.9, 0.75  # of a round's weights and those trained before: the cosine, and the ratio
 _MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
 
 
@@ -263,6 +267,48 @@ def exchanges(optimizer: Optimizer) -> list[Exchange]:
                 )
             )
     return found
+
+
+def wrong_shares(case: Case) -> Result | None:
+    """
+    Find rounds of local training that all begin with a multiple of what the round before has trained, as federated clients do.
+
+    A mean of weights, also one with shares or with a part of the old weights, is about as long as what was trained, if training has
+    not changed their direction much.
+    """
+    rounds: list[tuple[Vector, list[Vector]]] = []
+    first: SketchedStep | None = None
+    for each in optimizers(case.observed):
+        rows = range(len(each.rows))
+        for rank, step in each.steps.get(1, {}).items():
+            end = next(by_rank[rank] for _, by_rank in sorted(each.steps.items(), reverse=True) if rank in by_rank)
+            if not (_is_whole(step.before, rows) and _is_whole(end.after, rows)):
+                return None
+            begun, ended = joined(step.before, rows), joined(end.after, rows)
+            known = next((trained for start, trained in rounds if are_equal(start, begun)), None)
+            if known is None:
+                rounds.append((begun, known := []))
+                first = first or (step if len(rounds) > 1 else None)
+            known.append(ended)
+    if first is None or len({len(start) for start, _ in rounds}) > 1:
+        return None
+    shares: list[float] = []
+    for (_, trained), (new, _) in pairwise(rounds):
+        average = mean(trained)
+        share = dot(new, average) / (dot(average, average) or 1.0)
+        if all(are_equal(trained[0], each) for each in trained) or dot(new, average) < _PARALLEL * norm(new) * norm(
+            average
+        ):
+            return None
+        shares.append(share)
+    if len(shares) < MIN_STEPS or not (max(shares) < _LEAST_SHARE or min(shares) > 1 / _LEAST_SHARE):
+        return None
+    return warned(
+        f"each of {len(shares)} rounds of training begins with {min(shares):.2g} to {max(shares):.2g} times the mean of the weights "
+        "that were trained in the round before: the shares of what is added up are not 1 together",
+        fix="Divide what each rank or client gives by the sum over those that take part in this round, and not over all of them.",
+        at=first.at,
+    )
 
 
 def never_equal(case: Case) -> Result | None:

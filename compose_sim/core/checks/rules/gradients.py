@@ -21,7 +21,7 @@ from compose_sim.core.checks import (
     warned,
 )
 from compose_sim.core.checks.replica_diff import exchanges_parts
-from compose_sim.core.checks.rules.exchanges import added_weights, exchanges
+from compose_sim.core.checks.rules.exchanges import added_weights, exchanges, wrong_shares
 from compose_sim.core.checks.rules.slopes import lost_in_exchange
 from compose_sim.core.checks.rules.updates import reduced_early
 from compose_sim.core.checks.sketches import (
@@ -89,7 +89,7 @@ def gradient_mean(case: Case) -> Result:
         problem = problem or summed_in_part(each) or _never_reduced(case, each)
         if problem:
             return problem
-    lost = lost_in_exchange(case)
+    lost = lost_in_exchange(case) or wrong_shares(case)
     if lost:
         return lost
     judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]

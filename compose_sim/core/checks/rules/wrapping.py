@@ -358,8 +358,10 @@ def _mean_of_spreads(case: Case) -> Result | None:
         if len({each.at for each in reduced}) > 1 or len(reduced[0].group) != case.observed.world_size:
             continue
         within = fmean(each.value**2 if each.is_root else each.value for each in spreads)
-        between = pvariance(each.mean for each in spreads)
+        between, center = pvariance(each.mean for each in spreads), fmean(each.mean for each in spreads)
         shown = fmean(each.value for each in spreads)
+        if any(_holds(case.observed.ranks[each.rank].of(Collective), (each.mean - center) ** 2) for each in spreads):
+            continue  # what the means add is exchanged too
         if between <= _APART * within or any(isclose(each, shown, rel_tol=_AS_PRINTED) for each in printed):
             continue  # a number that is printed is a report, and may be used for nothing else
         low, high = min(spreads, key=lambda each: each.mean), max(spreads, key=lambda each: each.mean)

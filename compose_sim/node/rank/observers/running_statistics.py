@@ -21,7 +21,7 @@ _SEEN = "running_statistics.seen"
 _MEANS = ("mean", "running_mean", "_mean")
 _SPREADS = ("var", "std", "running_var", "running_std", "_var", "_std", "M2", "m2", "S")
 _COUNTS = ("count", "n", "num", "steps", "momentum", "decay", "alpha", "_count", "_n")
-_MAX_VALUES, _MAX_SPREADS = 4, 200
+_MAX_VALUES, _MAX_SPREADS, _MAX_COLUMNS = 4, 200, 3
 _SPREADS_TAKEN = "running_statistics.spreads"
 
 
@@ -35,11 +35,14 @@ def _note_spread(context: RankContext, call: points.TorchCall) -> points.Steps:
     taken = yield
     spread = taken[0] if isinstance(taken, tuple) else taken
     of = call.arguments[0] if call.arguments else call.options["input"]
-    if not spread.numel() == 1 < of.numel():
+    numbers = of.detach().reshape(-1, 1 if spread.numel() == 1 else of.shape[-1])  # a column for each spread
+    if len(numbers) < 2 or spread.numel() != numbers.shape[1]:
         return
     count = context.memory[_SPREADS_TAKEN] = context.memory.get(_SPREADS_TAKEN, 0) + 1
     if count <= _MAX_SPREADS:
-        context.note(SpreadTaken(call.name.startswith("std"), float(spread), float(of.detach().double().mean())))
+        means = numbers[:, :_MAX_COLUMNS].double().mean(0)
+        for value, mean in zip(spread.detach().flatten().tolist(), means.tolist()):
+            context.note(SpreadTaken(call.name.startswith("std"), value, mean))
 
 
 def _look(context: RankContext, *_: Any) -> None:

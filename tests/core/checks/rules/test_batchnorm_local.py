@@ -69,6 +69,7 @@ def test_ranks_that_train_together_keep_equal_statistics(
         ((-1.5, 0.5), (), "", WARNED),
         ((0.5, 0.5), (), "", NOT_APPLICABLE),  # the same mean everywhere: nothing is left out
         ((-1.5, 0.5), (2.25, 0.25), "", NOT_APPLICABLE),  # the squares of the means are reduced, too
+        ((-1.5, 0.5), (1.0, 1.0), "", NOT_APPLICABLE),  # so are those of their distances from the mean of all
         ((-1.5, 0.5), (), "reward spread 2.25", NOT_APPLICABLE),  # a report
     ],
 )
