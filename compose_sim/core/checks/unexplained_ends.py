@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compose_sim.core.checks import Case, Result, failed, report_place, where
+from compose_sim.core.checks import Case, report_place, where
 from compose_sim.core.report.missing import missing_file
 from compose_sim.core.report.report import Cause
 from compose_sim.node.records.devices_and_files import FileUse
@@ -44,22 +44,14 @@ def with_evidence(case: Case) -> Cause | None:
     return replace(cause, message=message, place=place, traceback="\n".join(evidence) or cause.traceback)
 
 
-def file_not_yet_made(case: Case) -> Result | None:
-    """Find a file whose absence ended a rank, and which another rank had looked for before, as if to make it."""
+def file_not_yet_made(case: Case) -> FileUse | None:
+    """Return where a rank looked for a file, as if to make it, whose absence then ended another rank."""
     cause = case.cause
     name = missing_file(cause.message).removeprefix("./") if cause is not None else ""
     if cause is None or cause.rank is None or not name:
         return None
-    for each in case.observed.of(FileUse):
-        if each.op == "miss" and each.rank != cause.rank and (each.path == name or each.path.endswith(f"/{name}")):
-            return failed(
-                f"rank {cause.rank} reads {each.path}, which is not there, although rank {each.rank} has looked for it"
-                f"{where(each.at)}, as if to make it: nothing lets the others wait until it is complete",
-                fix="Call `dist.barrier()` after the file is made, and before any other rank reads it.",
-                at=each.at,
-                ranks=(each.rank, cause.rank),
-            )
-    return None
+    looks = (each for each in case.observed.of(FileUse) if each.op == "miss" and each.rank != cause.rank)
+    return next((each for each in looks if each.path == name or each.path.endswith(f"/{name}")), None)
 
 
 def _meaningful(lines: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks import FAILED, Case
+from compose_sim.core.checks import Case
 from compose_sim.core.checks.unexplained_ends import file_not_yet_made, with_evidence
 from compose_sim.core.report.report import Cause, Place
 from compose_sim.node.records.devices_and_files import FileUse
@@ -109,4 +109,4 @@ def test_a_file_that_another_rank_is_to_make_is_named(asking: int, looked_for: s
 
     assert (found is not None) == is_found
     if found is not None:
-        assert (found.status, found.ranks, found.place and found.place.line) == (FAILED, (0, 1), 7)
+        assert (found.rank, found.at) == (0, ("/work/train.py", 7))

@@ -57,8 +57,14 @@ def checkpoint_race(case: Case) -> Result:
     observed = case.observed
     files = _by_path(observed)
     written = sorted(path for path, uses in files.items() if any(use.op in _WRITERS for use in uses))
-    if unmade := file_not_yet_made(case):
-        return unmade
+    if case.cause and (look := file_not_yet_made(case)):
+        return failed(
+            f"rank {case.cause.rank} reads {look.path}, which is not there, although rank {look.rank} has looked for it{where(look.at)}"
+            ", as if to make it: nothing lets the others wait until it is complete",
+            fix="Call `dist.barrier()` after the file is made, and before any other rank reads it.",
+            at=look.at,
+            ranks=(look.rank,),
+        )
     if not written:
         return not_applicable("the script writes no file")
     order, renamed, awaited = HappensBefore(observed), _renamed(observed), _awaited(observed)

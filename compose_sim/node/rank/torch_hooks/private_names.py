@@ -106,6 +106,7 @@ NAMES = (
     Private("workers", "torch.multiprocessing.reductions", "reduce_tensor", "send the device along with a tensor"),
     # --- Around the script
     Private("updates_by_hand", "torch.overrides", "_get_current_function_mode_stack", "leave a mode only if it is the innermost"),
+    Private("own_batches", "torch", "Tensor._base", "see all rows of which a batch is a part"),
     Private("flight_recorder", "torch._C._distributed_c10d", "_dump_nccl_trace", "read the collectives of NCCL", cuda=True),
     Private("flight_recorder", "torch._C._distributed_c10d", "_dump_nccl_trace_json", "read the collectives of NCCL", cuda=True),
     Private("flight_recorder", "torch._C._distributed_c10d", "_dump_fr_trace", "read the collectives of gloo"),
