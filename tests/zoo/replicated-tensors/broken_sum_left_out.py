@@ -1,6 +1,7 @@
 """A divided layer gets its input as it is, so each rank passes on only the gradient of its part to the layers before."""
 
 # expects: replicated-tensors
+# also: matches-single
 
 import torch
 import torch.distributed as dist
