@@ -14,16 +14,20 @@ from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, where, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
 from compose_sim.core.checks.printed_evaluations import exchange_alike, only_computes
-from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, steps_of
-from compose_sim.core.checks.rules.replays import (
-    evaluates,
+from compose_sim.core.checks.repeated_steps import (
+    beyond_tolerance,
+    comparable,
     files_made,
     found_of_run,
+    steps_of,
+    was_replayed,
+)
+from compose_sim.core.checks.rules.replays import (
+    evaluates,
     may_be_probed,
     needs_alone,
     other_batches,
     reason_against,
-    was_replayed,
 )
 from compose_sim.core.checks.rules.updates import are_comparable
 from compose_sim.core.checks.run import coverage, run_checks, why_inconclusive

@@ -12,7 +12,7 @@ from compose_sim.node.records.record import Place
 
 _MIN_SHARE = 0.02
 _MIN_SAMPLES = 3
-_MIN_BATCHES, _MIN_SHARE_OF_PASS, _MAX_SHARE_OF_PASS = 2, 0.08, 0.9  # of passes over own batches
+_MIN_BATCHES, _MIN_SHARE_OF_PASS, _MAX_SHARE_OF_PASS, _MIN_OTHERS = 2, 0.08, 0.9, 0.2  # of passes over own batches
 _MIN_COMMON, _MIN_SHARE_OF_STREAM, _IN_ORDER = 16, 0.25, 0.65  # of what two workers read
 
 
@@ -88,15 +88,18 @@ def own_orders(observed: Observed) -> OwnOrders | None:
     Find ranks that trained on some rows in common in their first pass over the data, and on others that only one of them had.
 
     Rows that are drawn for each batch repeat on a rank about half as often as they meet on two; here, none repeats. What is common to
-    the ends of two passes does not count: a batch of the next pass may repeat nothing either.
+    the ends of two passes does not count: a batch of the next pass may repeat nothing either. Whole batches in common are those of a
+    shard that goes round, and rows that a rank has in all passes are its own.
     """
     passes = {rank.rank: first_pass for rank in observed if len(first_pass := _first_pass(rank)) >= _MIN_BATCHES}
     found: list[tuple[int, int, int, int]] = []
     for one, other in combinations(passes, 2):
         ours, theirs = _rows_of(passes[one]), _rows_of(passes[other])
         if len(ours & theirs) <= _MAX_SHARE_OF_PASS * min(len(ours), len(theirs)):
-            ours, theirs = (_rows_of(each[: len(each) - len(each) // 4]) for each in (passes[one], passes[other]))
-            found.append((one, other, len(ours & theirs), min(len(ours), len(theirs))))
+            mine, others = (each[: len(each) - len(each) // 4] for each in (passes[one], passes[other]))
+            ours, theirs = _rows_of(mine), _rows_of(others)
+            common = sum(len(theirs.intersection(batch)) for batch in mine if not theirs.issuperset(batch))
+            found.append((one, other, common, min(len(ours), len(theirs))))
     common, of = sum(each[2] for each in found), sum(each[3] for each in found)
     if common < max(_MIN_COMMON, _MIN_SHARE_OF_PASS * of):
         return None
@@ -106,19 +109,22 @@ def own_orders(observed: Observed) -> OwnOrders | None:
 
 
 def _first_pass(rank: RankObserved) -> list[tuple[int, ...]]:
-    """Return the batches of the first pass; none if no row is seen again, so that its end is unknown."""
+    """Return the batches of the first pass; none if no row is seen again, so that its end is unknown, or if later rows are the same."""
     batches: list[tuple[int, ...]] = []
+    later: list[tuple[int, ...]] = []
     seen: set[int] = set()
     for each in rank.of(GivenRows):
-        if batches and each.rows == batches[-1]:
+        if (later or batches or [()])[-1] == each.rows:
             continue  # another forward pass with the same batch
         if len(set(each.rows)) < len(each.rows):
             return []
-        if seen.intersection(each.rows):
-            return batches
-        batches.append(each.rows)
-        seen.update(each.rows)
-    return []
+        if later or seen.intersection(each.rows):
+            later.append(each.rows)
+        else:
+            batches.append(each.rows)
+            seen.update(each.rows)
+    again = _rows_of(later)
+    return batches if len(again - seen) > _MIN_OTHERS * len(again) else []
 
 
 def _rows_of(batches: Sequence[Sequence[int]]) -> set[int]:

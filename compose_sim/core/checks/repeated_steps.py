@@ -1,4 +1,4 @@
-"""Read the repeated steps of a replay: which mean something, how far they differ, and by which factor."""
+"""Read a replay: which repeated steps mean something, how far they differ and by which factor, and which files of the run it reads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from compose_sim.core.checks import Case
+from compose_sim.core.checks import CHECKPOINT_ENDINGS, Case
 from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
+from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import BY_HAND, OptimizerStep
 from compose_sim.node.records.record import Place
-from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep
+from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep, ReplayEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +120,30 @@ def noise(observed: Observed) -> str:
 def step_place(case: Case) -> Place | None:
     """Return the line at which the script steps, if that was recorded."""
     return next((each.at for each in case.observed.of(OptimizerStep) if each.at), None)
+
+
+def was_replayed(replay: Observed) -> bool:
+    """Return whether a run at world size 1 came as far as the recorded steps."""
+    return any(replay.of(ReplayedStep, ReplayEnd))
+
+
+def files_made(observed: Observed) -> frozenset[str]:
+    """Return the files that a run wrote, and that it had not read before: they may have been there."""
+    written: dict[str, float] = {}
+    read: dict[str, float] = {}
+    for each in observed.of(FileUse):
+        for path in filter(None, (each.path, each.to)) if each.makes else ():
+            written[path] = min(each.t, written.get(path, each.t))
+        if each.op in ("read", "update", "append"):
+            read[each.path] = min(each.t, read.get(each.path, each.t))
+    return frozenset(path for path, t in written.items() if read.get(path, t) >= t)
+
+
+def found_of_run(left: frozenset[str], replay: Observed) -> FileUse | None:
+    """Return where a replay first reads a checkpoint that the run has left, and not the replay itself; None if it reads none."""
+    for each in replay.of(FileUse):
+        if each.makes:
+            left -= {each.path, each.to or each.path}
+        elif each.op == "read" and each.path in left and each.path.endswith(CHECKPOINT_ENDINGS):
+            return each
+    return None

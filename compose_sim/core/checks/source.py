@@ -22,7 +22,9 @@ _SAME_ORDER = "no set_epoch is called, so each epoch has the same order"
 JUDGED_BY: Mapping[str, str] = {_SAME_ORDER: "set-epoch"}  # a hint of the text alone, and the check that sees the run
 _NORMS, _SCALING = {"norm", "vector_norm", "get_total_norm"}, {"mul_", "clamp", "clamp_", "min", "div_"}
 _MODULES = {"dist", "distributed", "c10d", "accelerator", "fabric"}  # and objects with methods that are collectives
-_WAITS = ("wait", "wait_all", "waitall", "synchronize", "barrier", "wait_for_everyone")
+_FILLS = ("all_reduce", "all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tensor")  # their first argument
+_MAX_STATEMENTS = 30  # that are read behind a call
+_WAITS = ("wait", "wait_stream", "wait_all", "waitall", "synchronize", "barrier", "wait_for_everyone")
 _READING = (
     "clone",
     "item",
@@ -39,6 +41,7 @@ _READING = (
     "div",
     "to",
 )
+_CHANGE_NOTHING = ("requires_grad_", "share_memory_")
 _COMPUTING = ("torch", "F", "functional", "nn")  # modules whose functions read what they are given
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript)
 _BARRIERS = ("barrier", "wait_for_everyone")
@@ -163,45 +166,62 @@ class EarlyRead:
 
 
 def early_reads(sources: Mapping[str, str]) -> Iterator[EarlyRead]:
-    """Yield the tensors that the script uses between an `irecv`, or a collective with `async_op=True`, and the wait for it."""
-    for file, tree in ((file, tree) for file, text in sources.items() if (tree := parsed(text))):
-        for node in ast.walk(tree):
-            for block in filter(None, (getattr(node, name, []) for name in ("body", "orelse", "finalbody"))):
-                for at, statement in enumerate(block if isinstance(block, list) else []):
-                    call = getattr(statement, "value", None)
-                    if isinstance(call, ast.Call) and call.args and _returns_at_once(call):
-                        tensor, handles = ast.unparse(call.args[0]), _stored(statement)
-                        line = _used_before(handles | {*_WAITS}, tensor, block[at + 1 :])
-                        if line:
-                            yield EarlyRead(file, call.lineno, _name(call.func), tensor, line)
+    """Yield the tensors that the script uses between an `irecv`, or a reduction with `async_op=True`, and the wait for it."""
+    for file, text in sources.items():
+        tree = parsed(text) if "async_op" in text or "irecv" in text else None
+        nodes = [*ast.walk(tree)] if tree else []
+        functions = {node.name: _names_in(node) for node in nodes if isinstance(node, ast.FunctionDef)}
+        blocks = [getattr(node, name, ()) for node in nodes for name in ("body", "orelse", "finalbody")]
+        for block in (each for each in blocks if isinstance(each, list)):
+            for at, statement in enumerate(block):
+                call = getattr(statement, "value", None)
+                if isinstance(call, ast.Call) and _fills_later(call):
+                    targets = getattr(statement, "targets", ())
+                    handles = {name for target in targets for name in _names_in(target)}
+                    waiting = {name for name, used in functions.items() if used & handles}  # as far as names tell
+                    later = block[at + 1 :][:_MAX_STATEMENTS]
+                    if not all(isinstance(target, ast.Name) for target in targets):  # others may wait
+                        later = later[: next((nth for nth, each in enumerate(later) if _may_wait(each)), len(later))]
+                    line = _used_before({*_WAITS, *waiting, *handles}, call.args[0], later)
+                    if line:
+                        yield EarlyRead(file, call.lineno, _name(call.func), ast.unparse(call.args[0]), line)
 
 
-def _returns_at_once(call: ast.Call) -> bool:
-    name = _name(call.func)
-    is_short = (
-        isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Subscript)) and len([*ast.walk(call)]) < _MAX_NODES
-    )
-    return is_short and (
-        name == "irecv" or (bool(_COLLECTIVES.fullmatch(name)) and _is(_given(call, "async_op"), True))
-    )
+def _fills_later(call: ast.Call) -> bool:
+    """Return whether a call of torch.distributed returns before it has changed its first argument."""
+    name, of = _name(call.func), getattr(call.func, "value", None)
+    is_of_torch = of is None or _name(of) in ("dist", "distributed", "c10d")
+    is_short = bool(call.args) and isinstance(call.args[0], _NAMED) and len([*ast.walk(call.args[0])]) < _MAX_NODES
+    is_async = name == "irecv" or (name in _FILLS and _is(_given(call, "async_op"), True))
+    return is_of_torch and is_short and is_async
 
 
-def _stored(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns to."""
-    return {_name(node) for node in ast.walk(statement) if isinstance(node, _NAMED) and isinstance(node.ctx, ast.Store)}
+def _may_wait(statement: ast.stmt) -> bool:
+    """Return whether a statement only calls something, and no method that changes a tensor."""
+    call = getattr(statement, "value", None) if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and not _name(call.func).endswith("_")
 
 
-def _used_before(ends: Set[str], tensor: str, statements: list[ast.stmt]) -> int | None:
-    """Return the first line that uses a tensor before a statement that names one of `ends`, or assigns to the tensor's name."""
-    base = tensor.partition("[")[0].rpartition(".")[2]
+def _names_in(tree: ast.AST) -> set[str]:
+    return {_name(node) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))} - {"self"}
+
+
+def _used_before(ends: Set[str], tensor: ast.expr, statements: list[ast.stmt]) -> int | None:
+    """Return the first line that uses a tensor before a statement that names one of `ends`, or gives a name of the tensor away."""
+    parts, text = _names_in(tensor), ast.unparse(tensor)
     for each in statements:
-        names = {_name(node) for node in ast.walk(each) if isinstance(node, (ast.Name, ast.Attribute))}
+        names = _names_in(each)
         if names & ends or isinstance(each, (ast.Return, ast.FunctionDef, ast.ClassDef)):
             return None
-        for node in ast.walk(each):
-            if any(isinstance(used, _NAMED) and ast.unparse(used) == tensor for used in _operands(node)):
+        stored = {
+            _name(node) for node in ast.walk(each) if isinstance(node, _NAMED) and isinstance(node.ctx, ast.Store)
+        }
+        if hasattr(each, "body") and stored & parts:
+            return None
+        for node in ast.walk(each) if parts <= names else ():
+            if any(isinstance(used, _NAMED) and ast.unparse(used) == text for used in _operands(node)):
                 return int(getattr(node, "lineno", each.lineno))
-        if base in _stored(each):
+        if stored & parts:
             return None
     return None
 
@@ -213,9 +233,11 @@ def _operands(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(node, ast.AugAssign):
         yield from (node.target, node.value)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        is_reading = node.func.attr in _READING or (node.func.attr.endswith("_") and not node.func.attr.startswith("_"))
+        changes = node.func.attr.endswith("_") and node.func.attr not in _CHANGE_NOTHING
+        is_reading = node.func.attr in _READING or (changes and not node.func.attr.startswith("_"))
         yield from [node.func.value] if is_reading else []
-        yield from node.args if _name(node.func.value) in _COMPUTING else []
+        computes = _name(node.func.value) in _COMPUTING and not node.func.attr.endswith(("_like", "is_tensor", "numel"))
+        yield from node.args if computes else []
 
 
 def _shuffles(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -50,8 +50,10 @@ def file_not_yet_made(case: Case) -> FileUse | None:
     name = missing_file(cause.message).removeprefix("./") if cause is not None else ""
     if cause is None or cause.rank is None or not name:
         return None
-    looks = (each for each in case.observed.of(FileUse) if each.op == "miss" and each.rank != cause.rank)
-    return next((each for each in looks if each.path == name or each.path.endswith(f"/{name}")), None)
+    looks = [each for each in case.observed.of(FileUse) if each.op == "miss" and f"/{each.path}".endswith(f"/{name}")]
+    if any(each.rank == cause.rank for each in looks):
+        return None  # it knew: perhaps nobody makes the file
+    return next(iter(looks), None)
 
 
 def _meaningful(lines: Sequence[str]) -> list[str]:

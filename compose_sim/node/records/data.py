@@ -43,7 +43,8 @@ class LoaderInfo(Record):
     subset: tuple[int, ...] = ()
     # Dicts that number names: the attribute, a hash of the names, one of the dict
     codes: tuple[tuple[str, int, int], ...] = ()
-    standardized: bool = False  # in `check`: whether the columns of its data have a mean of 0 and a deviation of 1
+    # In `check`, if all columns of its data have a mean of 0 and a deviation of 1: the sum of the third powers
+    scaled: float | None = None
     set_epoch: bool = False  # whether a sampler has this method
     data_set_epoch: bool = False  # whether the data set has it
     data_shuffles: bool = True  # False if the data set has `shuffle = False`
@@ -140,7 +141,7 @@ class GivenRows(Record):
     """The first model of a script is called to train, without a loader and without DistributedDataParallel; in `check` only."""
 
     rows: tuple[int, ...]  # a hash per row
-    standardized: bool = False  # as in LoaderInfo; of the tensor that the rows are a part of
+    scaled: float | None = None  # as in LoaderInfo; of the tensor that the rows are a part of
     at: Place | None = None
 
 

@@ -40,6 +40,10 @@ from compose_sim.node.records.timings import StepTimes
 
 _MIN_EXCHANGES = 2  # exchanges
 _PARALLEL, _LEAST_SHARE = 0.9, 0.75  # of a round's weights and those trained before: the cosine, and the ratio
+_APART, _AS_LONG = (
+    0.02,
+    0.3,
+)  # of what a round begins with and what it trains: the squared sine, and the difference of lengths
 _MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
 
 
@@ -273,8 +277,8 @@ def wrong_shares(case: Case) -> Result | None:
     """
     Find rounds of local training that all begin with a multiple of what the round before has trained, as federated clients do.
 
-    A mean of weights, also one with shares or with a part of the old weights, is about as long as what was trained, if training has
-    not changed their direction much.
+    A round begins with a × the last beginning + b × the mean of what was trained from that, for any shares and any rate of the server:
+    a + b is 1. It is also 1 with momentum, unless the beginnings are about zero.
     """
     rounds: list[tuple[Vector, list[Vector]]] = []
     first: SketchedStep | None = None
@@ -292,16 +296,9 @@ def wrong_shares(case: Case) -> Result | None:
             known.append(ended)
     if first is None or len({len(start) for start, _ in rounds}) > 1:
         return None
-    shares: list[float] = []
-    for (_, trained), (new, _) in pairwise(rounds):
-        average = mean(trained)
-        share = dot(new, average) / (dot(average, average) or 1.0)
-        if all(are_equal(trained[0], each) for each in trained) or dot(new, average) < _PARALLEL * norm(new) * norm(
-            average
-        ):
-            return None
-        shares.append(share)
-    if len(shares) < MIN_STEPS or not (max(shares) < _LEAST_SHARE or min(shares) > 1 / _LEAST_SHARE):
+    found = [_share(new, begun, trained) for (begun, trained), (new, _) in pairwise(rounds)]
+    shares = [each for each in found if each is not None]
+    if len(shares) < max(MIN_STEPS, len(found)) or not (max(shares) < _LEAST_SHARE or min(shares) > 1 / _LEAST_SHARE):
         return None
     return warned(
         f"each of {len(shares)} rounds of training begins with {min(shares):.2g} to {max(shares):.2g} times the mean of the weights "
@@ -309,6 +306,22 @@ def wrong_shares(case: Case) -> Result | None:
         fix="Divide what each rank or client gives by the sum over those that take part in this round, and not over all of them.",
         at=first.at,
     )
+
+
+def _share(new: Vector, begun: Vector, trained: Sequence[Vector]) -> float | None:
+    """Return a + b if new = a × begun + b × the mean of what was trained; None if it is something else, or that cannot be told."""
+    average = mean(trained)
+    if all(are_equal(trained[0], each) for each in trained) or dot(new, average) < _PARALLEL * norm(new) * norm(
+        average
+    ):
+        return None
+    across, square, other = dot(begun, average), dot(begun, begun), dot(average, average)
+    apart = square * other - across**2
+    if apart > _APART * square * other:
+        own = (dot(new, begun) * other - dot(new, average) * across) / apart
+        return own + (dot(new, average) * square - dot(new, begun) * across) / apart
+    # Nearly parallel, and so only their sum is known, if they are also about as long.
+    return dot(new, average) / other if abs(across / other - 1) < _AS_LONG else None
 
 
 def never_equal(case: Case) -> Result | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import median
 
 from compose_sim.core.checks import (
-    CHECKPOINT_ENDINGS,
     Case,
     Result,
     check,
@@ -38,7 +37,6 @@ from compose_sim.core.checks.tolerances import PARALLEL
 from compose_sim.core.events.observations import Observed
 from compose_sim.core.text import format_count
 from compose_sim.node.records.data import EpochProgress, Join
-from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.gradients import LossSlope, SketchedStep
 from compose_sim.node.records.models import OptimizerStep, TensorTable
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
@@ -102,6 +100,10 @@ def matches_single(case: Case) -> Result:
         return passed(f"{repeated} repeated by one rank: gradients agree within {_worst(steps)}{parts}")
     if bad and bad[0].parts:
         return _in_parts(bad[0], case)
+    if bad and _exchanges_only_forward(case.observed):
+        return not_applicable(
+            "ranks exchange tensors in forward, and nothing in backward: each may train a model of its own"
+        )
     parts = _parts_of_samples(case)
     if parts:
         return not_applicable(parts)
@@ -406,6 +408,13 @@ def _computes_together(observed: Observed) -> bool:
     return bool(steps) and are_joined and not apart
 
 
+def _exchanges_only_forward(observed: Observed) -> bool:
+    """Return whether nothing but activations may join the ranks."""
+    is_wrapped = any(each.ranks or each.sharded for each in observed.of(RecordedModels))
+    is_joined = _averages_by_hand(observed) or _are_stages(observed)
+    return not (is_wrapped or is_joined or all(each.in_backward for each in observed.of(SketchedStep)))
+
+
 def _are_stages(observed: Observed) -> bool:
     """Return whether all ranks step equally often, send each other messages and hold other parameters, as stages of a pipeline do."""
     steps = {sum(1 for _ in rank.of(OptimizerStep)) for rank in observed}
@@ -431,11 +440,6 @@ def hooks(observed: Observed) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name != "allreduce_hook"))
 
 
-def was_replayed(replay: Observed) -> bool:
-    """Return whether a run at world size 1 came as far as the recorded steps."""
-    return any(replay.of(ReplayedStep, ReplayEnd))
-
-
 def evaluates(observed: Observed) -> bool:
     """Return whether a loader is read to its end without training: perhaps an evaluation."""
     return any(each.only_read for each in observed.of(EpochProgress))
@@ -445,28 +449,6 @@ def other_batches(replay: Observed | None) -> int:
     """Return how many different batches ranks made for a step of which one rank made another; 0 if it repeated any step."""
     ends = [] if steps_of(replay) or replay is None else list(replay.of(ReplayEnd))
     return max((each.other_batches for each in ends), default=0)
-
-
-def files_made(observed: Observed) -> frozenset[str]:
-    """Return the files that a run wrote, and that it had not read before: they may have been there."""
-    written: dict[str, float] = {}
-    read: dict[str, float] = {}
-    for each in observed.of(FileUse):
-        for path in filter(None, (each.path, each.to)) if each.makes else ():
-            written[path] = min(each.t, written.get(path, each.t))
-        if each.op in ("read", "update", "append"):
-            read[each.path] = min(each.t, read.get(each.path, each.t))
-    return frozenset(path for path, t in written.items() if read.get(path, t) >= t)
-
-
-def found_of_run(left: frozenset[str], replay: Observed) -> FileUse | None:
-    """Return where a replay first reads a checkpoint that the run has left, and not the replay itself; None if it reads none."""
-    for each in replay.of(FileUse):
-        if each.makes:
-            left -= {each.path, each.to or each.path}
-        elif each.op == "read" and each.path in left and each.path.endswith(CHECKPOINT_ENDINGS):
-            return each
-    return None
 
 
 def why_not_joined(replay: Observed | None) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import isclose, sqrt
 from statistics import fmean, pvariance
 
@@ -43,11 +44,11 @@ from compose_sim.node.records.models import (
     WeightsBeforeSharding,
 )
 from compose_sim.node.records.process_groups import Collective, DdpForward, UntrackedWait
-from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import RecordedModels
 
 _HIDES = "ZeroRedundancyOptimizer"
 _APART = 0.05  # the variance of the ranks' means, relative to the mean of their variances
+_SAME_DATA = 1e-6  # relative, of a sum over all data
 _RECENT = 4  # spreads and reductions that may belong together
 _AS_PRINTED = 0.005  # a number that is printed is rounded
 
@@ -329,22 +330,21 @@ def _own_statistics(case: Case) -> Result | None:
 def _own_scale(case: Case) -> Result | None:
     """Find ranks that train one model, each on other data, whose columns have a mean of 0 and a deviation of 1 on each of them."""
     together = {frozenset(found.ranks) for each in optimizers(case.observed) for found in each.reductions}
-    scaled: dict[int, tuple[int, Place | None]] = {}
-    for rank in case.observed:
-        loaded = ((each.standardized, each.fingerprint, each.made or each.at) for each in rank.of(LoaderInfo))
-        given = ((each.standardized, hash(each.rows), each.at) for each in rank.of(GivenRows))
-        first = next((each for each in (*loaded, *given)), None)
-        if first and first[0]:
-            scaled[rank.rank] = first[1:]
+    first = {rank.rank: next(rank.of(LoaderInfo, GivenRows), None) for rank in case.observed}
+    scaled = {rank: each.scaled for rank, each in first.items() if each and each.scaled is not None}
     ranks = next((group for group in together if len(group) > 1 and group <= scaled.keys()), frozenset())
-    if not ranks or len({scaled[rank][0] for rank in ranks}) < len(ranks):
+    if not ranks or any(
+        isclose(scaled[one], scaled[other], rel_tol=_SAME_DATA) for one, other in combinations(ranks, 2)
+    ):
         return None
+    example = first[min(ranks)]
     return warned(
         f"{ranks_text(ranks)} train one model, and each has scaled its own part of the data by the mean and the deviation of this "
         "part: a sample is another input on each rank",
         fix="Compute the mean and the deviation of the whole data set before it is divided, or add up counts, sums and sums of squares "
-        "over the ranks with `dist.all_reduce`, and scale by these on all ranks.",
-        at=scaled[min(ranks)][1],
+        "over the ranks with `dist.all_reduce`, and scale by these on all ranks. If each rank has a subject or an instrument that is "
+        "meant to be scaled by itself: `--skip batchnorm-local`.",
+        at=(example.made if isinstance(example, LoaderInfo) else None) or (example.at if example else None),
         ranks=sorted(ranks),
     )
 

@@ -227,6 +227,9 @@ def _follow_sleep() -> None:
     time.sleep = sleep
 
 
+_MISSES, _MAX_FLUSHED = "files.misses", 50
+
+
 def _follow_looks() -> None:
     """Wrap what scripts ask whether a file or folder exists: Python audits no such question."""
     os.path.exists, os.path.isfile, os.path.isdir = map(_looking, (os.path.exists, os.path.isfile, os.path.isdir))
@@ -252,7 +255,9 @@ def _looking(original: Callable[..., bool]) -> Callable[..., bool]:
 def _note_look(context: RankContext, path: str | os.PathLike[str], found: bool) -> None:
     if not found:
         _note(context, "miss", os.fsdecode(path))
-        context.flush()  # another rank may fail, and end the run, while this one makes the file
+        misses = context.memory[_MISSES] = context.memory.get(_MISSES, 0) + 1
+        if misses <= _MAX_FLUSHED:
+            context.flush()  # another rank may fail, and end the run, while this one makes the file
     elif stat.S_ISDIR(Path(path).stat().st_mode):
         _note(context, "isdir", os.fsdecode(path))
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...records.data import EpochProgress, LoaderInfo, Phase, Sampling
 from ...records.record import Place
 from ..context import RankContext
-from .samples import codes_in, fingerprint, generators_in, is_standardized, subset_in
+from .samples import codes_in, fingerprint, generators_in, scaled_by_itself, subset_in
 
 _LOADERS = "batches.loaders"
 _Limits = tuple[int, int, int]  # epochs, batches per epoch whose rows are hashed, indices per epoch
@@ -137,7 +137,7 @@ def loader_of(context: RankContext, loader: Any, at: Place | None) -> TrackedLoa
             fingerprint=fingerprint(loader.dataset),
             subset=subset_in(loader.dataset),
             codes=tuple(codes_in(loader.dataset)),
-            standardized=context.mode == "record" and is_standardized(loader.dataset),
+            scaled=scaled_by_itself(loader.dataset) if context.mode == "record" else None,
             set_epoch=any(callable(getattr(each, "set_epoch", None)) for each in chain),
             data_set_epoch=callable(getattr(loader.dataset, "set_epoch", None)),
             data_shuffles=getattr(loader.dataset, "shuffle", None) is not False,

@@ -13,7 +13,7 @@ from ..context import RankContext, place
 from ..torch_hooks import points
 from ..tracked import Outermost
 from .loaders import ACTIVE
-from .samples import is_standardized, rows_of
+from .samples import rows_of, scaled_by_itself
 
 _CALLED, _CALLS = "own_batches.called", "own_batches.calls"
 _MAX_CALLS = 64
@@ -33,9 +33,13 @@ def _called(context: RankContext, module: Any, given: Any) -> None:
     is_first = context.memory[_CALLED].number(module) == 0
     if not is_first or isinstance(module, torch.nn.parallel.DistributedDataParallel) or not module.training:
         return
-    found = rows_of(given)
-    if found is not None:
-        context.memory[_CALLS] = calls + 1
+    try:
+        found = rows_of(given)
         tensor: Any = next((each for each in given if type(each) is torch.Tensor), None)
         whole = tensor if getattr(tensor, "_base", None) is None else tensor._base
-        context.note(GivenRows(found[0], not calls and is_standardized(whole), place()))
+        scaled = None if calls else scaled_by_itself(whole)
+    except (NotImplementedError, RuntimeError):  # sparse tensors, or those of functorch
+        return
+    if found is not None:
+        context.memory[_CALLS] = calls + 1
+        context.note(GivenRows(found[0], scaled, place()))

@@ -19,7 +19,7 @@ _MIN_CODES, _MAX_CODES = 3, 20_000
 _MAX_INDICES, _LOWEST, _SPREADING = 1 << 18, 16, 2_654_435_761
 _MAX_VALUES = 1000  # of a data set, which may hold anything
 _MIN_SCALED_ROWS, _MAX_SCALED = 16, 1 << 22  # elements
-_SAME_MEAN, _CONSTANT = 1e-5, 1e-3
+_SAME_MEAN, _CONSTANT, _FEW = 1e-5, 1e-3, 8  # the last: columns
 
 
 def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | None:
@@ -50,11 +50,12 @@ def rows_of(batch: Any, *, wait: bool = True) -> tuple[tuple[int, ...], int] | N
 def _collect(value: Any, tensors: list[Any], others: list[Any], depth: int) -> None:
     torch = sys.modules["torch"]
     if isinstance(value, torch.Tensor):
-        if value.dim():
+        if value.dim() and value.layout == torch.strided and value.device.type != "meta":
             tensors.append(value)
     elif type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
-        if value.ndim:
-            tensors.append(torch.as_tensor(value))
+        array = _tensor_of(value)
+        if array is not None:
+            tensors.append(array)
     elif not depth:
         return
     elif isinstance(value, Mapping):
@@ -68,6 +69,14 @@ def _collect(value: Any, tensors: list[Any], others: list[Any], depth: int) -> N
                 _collect(each, tensors, others, depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _collect(vars(value), tensors, others, depth - 1)
+
+
+def _tensor_of(array: Any) -> Any:
+    """Return an array of numbers as a tensor; None if it is another, or has no rows."""
+    if not array.ndim or array.dtype.kind not in "fiub" or array.dtype.itemsize > 8 or not array.dtype.isnative:
+        return None
+    is_plain = array.flags.writeable and min(array.strides) >= 0  # else torch warns, or refuses it
+    return sys.modules["torch"].as_tensor(array if is_plain else array.copy())
 
 
 def _mix_rows(tensor: Any, numbers: list[int]) -> None:
@@ -143,21 +152,32 @@ def hashes_of_codes(codes: Mapping[str, int]) -> tuple[int, int]:
     return zlib.crc32(repr(names).encode()), zlib.crc32(repr([codes[each] for each in names]).encode())
 
 
-def is_standardized(value: Any, depth: int = 2) -> bool:
-    """Return whether each column of a tensor or array, or of one that a data set holds, has a mean of 0 and a deviation of 1."""
+def scaled_by_itself(value: Any, depth: int = 2) -> float | None:
+    """
+    Return the sum of the third powers if each column of a tensor or array has a mean of 0 and a deviation of 1, else None.
+
+    `value` may be a data set that holds it. The order of the rows does not matter.
+    """
     torch: Any = sys.modules["torch"]
     if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
-        value = torch.as_tensor(value) if value.dtype.kind == "f" else None
+        value = _tensor_of(value)
     if type(value) is torch.Tensor:
         if not (value.is_floating_point() and value.dim() > 1 and value.layout == torch.strided):
-            return False
-        if len(value) < _MIN_SCALED_ROWS or value.numel() > _MAX_SCALED:
-            return False
-        columns = value.detach().double().flatten(1)
-        spread, mean = torch.std_mean(columns, dim=0)
-        off = torch.maximum(mean.abs() / _SAME_MEAN, (spread - 1).abs() * len(value))[spread > _CONSTANT]
-        return bool(off.numel() and off.max() <= 1)  # with or without Bessel's correction
-    return depth > 0 and any(is_standardized(each, depth - 1) for each in _held(value)[:_WIDE])
+            return None
+        if len(value) < _MIN_SCALED_ROWS or not 0 < value.numel() <= _MAX_SCALED or value.device.type == "meta":
+            return None
+        rows = value.detach().flatten(1)
+        return float((rows.double() ** 3).sum()) if _is_scaled(rows[:, :_FEW]) and _is_scaled(rows) else None
+    found = (scaled_by_itself(each, depth - 1) for each in (_held(value)[:_WIDE] if depth > 0 else ()))
+    return next((each for each in found if each is not None), None)
+
+
+def _is_scaled(rows: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    spread, mean = torch.std_mean(rows.double(), dim=0)
+    off = torch.maximum(mean.abs() / _SAME_MEAN, (spread - 1).abs() * len(rows))  # with or without Bessel's correction
+    off = torch.where(spread > _CONSTANT, off, 0 * off)
+    return bool((spread > _CONSTANT).any() and off.max() <= 1)
 
 
 def generators_in(value: Any, depth: int = _DEEP - 1) -> list[Any]:

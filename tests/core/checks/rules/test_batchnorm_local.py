@@ -107,7 +107,7 @@ def test_data_that_ranks_scale_by_their_own_parts_are_other_inputs(
 
     def trained(rank: int) -> Records:
         step = SketchedStep(0, 1, own=(owns[rank],), used=(shared,), before=(shared,), after=(shared,), at=AT)
-        loaded = loader(fingerprint=held[rank], standardized=is_scaled[rank])
+        loaded = loader(scaled=held[rank] if is_scaled[rank] else None)
         return [SketchedTensors(0, (SketchedTensor(None, "weight", (2, 2)),)), step, loaded]
 
     assert batchnorm_local.judge(case({rank: trained(rank) for rank in range(2)})).status == status

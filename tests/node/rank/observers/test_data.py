@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from compose_sim.core.checks.rules.loaders import indices_of, rows_of
-from compose_sim.node.rank.observers.samples import is_standardized
+from compose_sim.node.rank.observers.samples import scaled_by_itself
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, NumberedNames, RandomDraws
 from tests.node.harness import Cluster
 
@@ -116,8 +116,9 @@ def test_data_whose_columns_are_scaled_by_themselves_are_recognised() -> None:
     raw = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 20.0, 0.0]) + 5
     scaled = [(raw - raw.mean(0)) / (raw.std(0, unbiased=unbiased) + 1e-8) for unbiased in (True, False)]
 
-    assert all(is_standardized(TensorDataset(each, torch.arange(64))) for each in scaled)
-    assert is_standardized(scaled[0].numpy())
+    found = [scaled_by_itself(TensorDataset(each, torch.arange(64))) for each in scaled]
+    assert None not in found
+    assert scaled_by_itself(scaled[0].flip(0).numpy()) == pytest.approx(found[0])
     part_of_another = ((raw - raw.mean(0)) / raw.std(0).clamp(min=1e-8))[:32]
     for other in (raw, part_of_another, scaled[0][:8], torch.arange(64), torch.zeros(64, 3), [], "words"):
-        assert not is_standardized(other)
+        assert scaled_by_itself(other) is None
