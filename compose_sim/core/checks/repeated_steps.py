@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from compose_sim.core.checks import CHECKPOINT_ENDINGS, Case
+from compose_sim.core.checks.sketches import ADAPTIVE
 from compose_sim.core.checks.tolerances import BY_PRECISION, PARALLEL, ROUNDING_16_BIT, WHOLE_NUMBER
 from compose_sim.core.events.observations import Observed
 from compose_sim.node.records.devices_and_files import FileUse
+from compose_sim.node.records.gradients import SketchedStep
 from compose_sim.node.records.models import BY_HAND, OptimizerStep
+from compose_sim.node.records.precautions import Clip
 from compose_sim.node.records.record import Place
 from compose_sim.node.records.replays import RecordedModels, RecordedStep, ReplayedStep, ReplayEnd
 
@@ -62,6 +65,14 @@ def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
         if same and even and abs(value - 1.0) > max(0.05, 3 * slack):
             return Factor(value=value, optimizer=own[0].optimizer, step=own[0], is_by_hand=is_by_hand(case))
     return None
+
+
+def only_scaled(case: Case) -> bool:
+    """Return whether one rank has, of each tensor, a multiple of the gradient, with optimizers whose steps hardly depend on that."""
+    steps = comparable(steps_of(case.single))
+    are_multiples = all((step.least_cosine or 0.0) > PARALLEL for step in steps)
+    is_adaptive = all(each.type.startswith(ADAPTIVE) for each in case.observed.of(SketchedStep))
+    return bool(steps) and are_multiples and is_adaptive and not case.observed.first(Clip)
 
 
 def is_by_hand(case: Case) -> bool:

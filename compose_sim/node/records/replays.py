@@ -67,6 +67,7 @@ class ReplayedStep(Record):
     difference: float | None  # of that tensor, relative
     cosine: float | None  # between both gradients as a whole
     ratio: float | None  # of their norms, replayed / recorded
+    least_cosine: float | None = None  # between those of one tensor
     why_not: str = ""  # why the batches of the ranks could not be joined
     precision: Precision = "float32"
     by_value: bool = False  # whether gradients were clipped by value

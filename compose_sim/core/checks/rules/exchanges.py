@@ -298,7 +298,9 @@ def wrong_shares(case: Case) -> Result | None:
         return None
     found = [_share(new, begun, trained) for (begun, trained), (new, _) in pairwise(rounds)]
     shares = [each for each in found if each is not None]
-    if len(shares) < max(MIN_STEPS, len(found)) or not (max(shares) < _LEAST_SHARE or min(shares) > 1 / _LEAST_SHARE):
+    if len(shares) < max(MIN_STEPS, len(found) / 2) or not (
+        max(shares) < _LEAST_SHARE or min(shares) > 1 / _LEAST_SHARE
+    ):
         return None
     return warned(
         f"each of {len(shares)} rounds of training begins with {min(shares):.2g} to {max(shares):.2g} times the mean of the weights "

@@ -20,6 +20,7 @@ from compose_sim.core.checks import (
     ranks_text,
     warned,
 )
+from compose_sim.core.checks.repeated_steps import only_scaled
 from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.rules.exchanges import added_weights, exchanges, wrong_shares
 from compose_sim.core.checks.rules.slopes import lost_in_exchange
@@ -89,7 +90,7 @@ def gradient_mean(case: Case) -> Result:
         problem = problem or summed_in_part(each) or _never_reduced(case, each)
         if problem:
             return problem
-    lost = lost_in_exchange(case) or wrong_shares(case)
+    lost = (None if only_scaled(case) else lost_in_exchange(case)) or wrong_shares(case)
     if lost:
         return lost
     judged = [reduction for each in found for reduction in each.reductions if _is_judged(reduction)]

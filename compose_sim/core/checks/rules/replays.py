@@ -23,6 +23,7 @@ from compose_sim.core.checks.repeated_steps import (
     explained,
     has_gradient,
     noise,
+    only_scaled,
     step_place,
     steps_of,
     tolerance_of,
@@ -270,9 +271,11 @@ def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
     if factor is not None:
         text = f"each rank alone has gradients {factor.value:.3g} times those of {case.observed.world_size} ranks"
         return failed(text, fix=_FIX_SCALE, at=step_place(case))
-    return failed(
+    multiples = only_scaled(case)
+    each_is = ", each tensor's by a factor, which hardly changes the steps of this optimizer" if multiples else ""
+    return (warned if multiples else failed)(
         f"{_step_text(differing[0])}: its gradient on {case.observed.world_size} ranks differs from that of one rank with the same "
-        f"batches, and from the mean of the ranks' own gradients ({_numbers(differing[0])})",
+        f"batches, and from the mean of the ranks' own gradients ({_numbers(differing[0])}){each_is}",
         fix="Find what depends on the world size in the loss of this step: a gather without gradient, parameters used outside DDP, "
         "a branch on the rank. The gradient must be the mean over ranks.",
         at=step_place(case),
@@ -340,7 +343,8 @@ def _step_text(step: ReplayedStep) -> str:
 
 
 def _numbers(step: ReplayedStep) -> str:
-    return f"relative difference {step.difference:.2g}, cosine {step.cosine:.3f}, ratio of norms {step.ratio:.3g}"
+    whole = f"cosine {step.cosine:.3f}, ratio of norms {step.ratio:.3g}"
+    return f"relative difference {step.difference:.2g}; of all gradients together: {whole}"
 
 
 def _worst(steps: Sequence[ReplayedStep]) -> str:

@@ -21,7 +21,7 @@ _FOLLOWS_TEXT = (
     "copy_ _foreach_copy_ __getitem__ __setitem__ index index_put index_put_ _index_put_impl_ set_ view_as reshape_as expand_as "
     "resize_as_ is_same_size is_set_to backward register_hook pack_padded_sequence _pack_padded_sequence ctc_loss _ctc_loss "
     "empty_like zeros_like ones_like full_like rand_like randn_like randint_like tensor_split result_type can_cast as_subclass "
-    "__deepcopy__ __reduce_ex__ __set__ type_as _has_compatible_shallow_copy_type _nested_view_from_jagged"
+    "__deepcopy__ __reduce_ex__ __set__ type_as _has_compatible_shallow_copy_type _nested_view_from_jagged broadcast_tensors"
 )
 _FOLLOWS_THE_FIRST = frozenset(_FOLLOWS_TEXT.split())
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -31,6 +31,7 @@ class GradientComparison(NamedTuple):
     worst: int  # the position of the tensor that differs most
     difference: float | None  # of that tensor, relative
     cosine: float | None  # between both gradients as a whole
+    least_cosine: float | None  # between those of one tensor
     ratio: float | None  # of their norms, ours / recorded
     norm: float | None  # recorded
     vanished: bool  # whether the recorded gradient is no more than rounding
@@ -137,6 +138,9 @@ def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: 
     own = math.sqrt(sum(float(one.square().sum()) for one, _ in pairs))
     norm = math.sqrt(sum(float(other.square().sum()) for _, other in pairs))
     dot = sum(float((one * other).sum()) for one, other in pairs)
+    cosines = [
+        float((one * other).sum()) / (float(one.norm() * other.norm()) or 1.0) for one, other in pairs if other.any()
+    ]
     floor = max(_FLOORS[precision] * norm, _VANISHED * largest, 1e-30)
     differences = [float((one - other).norm()) / max(float(other.norm()), floor) for one, other in pairs]
     differences = [value if math.isfinite(value) else math.inf for value in differences]
@@ -147,6 +151,7 @@ def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: 
         worst=worst,
         difference=differences[worst] if differences and finite else None,
         cosine=dot / (own * norm) if own and norm and finite else None,
+        least_cosine=min(cosines, default=None) if finite else None,
         ratio=own / norm if norm and finite else None,
         norm=norm if finite else None,
         vanished=norm <= _VANISHED * largest,

@@ -397,6 +397,7 @@ class Replayer:
                 vanished=compared.vanished,
                 difference=compared.difference,
                 cosine=compared.cosine,
+                least_cosine=compared.least_cosine,
                 ratio=compared.ratio,
                 why_not=self._why_not,
                 precision=precision,

@@ -41,6 +41,21 @@ def test_ranks_that_are_right_alone_and_not_together_warn_where_that_is_clear() 
     assert matches_single.judge(case(*low, alone=(step(0),))).status == PASSED
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "least_cosine", "status"),
+    [("AdamW", 1.0, WARNED), ("SGD", 1.0, FAILED), ("AdamW", 0.9, FAILED)],
+    ids=["a factor of each tensor, undone", "a factor of each tensor", "other directions"],
+)
+def test_factors_of_single_tensors_only_warn_if_the_optimizer_undoes_them(
+    optimizer: str, least_cosine: float, status: str
+) -> None:
+    sketched = SketchedStep(0, 1, (None,), (None,), (None,), (None,), type=optimizer)
+    ranks = {rank: observe(rank, [*recorded().ranks[rank].records, sketched]) for rank in range(4)}
+    differ = [step(number, difference=1.0, cosine=0.9, least_cosine=least_cosine) for number in range(2)]
+    judged = case(*differ, observed=Observed(ranks=ranks), alone=differ)
+    assert matches_single.judge(judged).status == status
+
+
 def test_batches_that_cannot_be_joined_never_fail() -> None:
     ragged = [step(0, why_not="ranks have batches of different shapes (8×9, 8×11)", difference=0.4)]
     assert needs_alone(case(*ragged))
