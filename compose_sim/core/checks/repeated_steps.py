@@ -68,11 +68,11 @@ def constant_factor(steps: Sequence[ReplayedStep], case: Case) -> Factor | None:
 
 
 def only_scaled(case: Case) -> bool:
-    """Return whether one rank has, of each tensor, a multiple of the gradient, with optimizers whose steps hardly depend on that."""
+    """Return whether one rank has another multiple of each tensor's gradient, with optimizers whose steps hardly depend on that."""
     steps = comparable(steps_of(case.single))
     are_multiples = all((step.least_cosine or 0.0) > PARALLEL for step in steps)
     is_adaptive = all(each.type.startswith(ADAPTIVE) for each in case.observed.of(SketchedStep))
-    return bool(steps) and are_multiples and is_adaptive and not case.observed.first(Clip)
+    return bool(beyond_tolerance(steps, case)) and are_multiples and is_adaptive and not case.observed.first(Clip)
 
 
 def is_by_hand(case: Case) -> bool:

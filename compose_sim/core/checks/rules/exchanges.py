@@ -40,10 +40,9 @@ from compose_sim.node.records.timings import StepTimes
 
 _MIN_EXCHANGES = 2  # exchanges
 _PARALLEL, _LEAST_SHARE = 0.9, 0.75  # of a round's weights and those trained before: the cosine, and the ratio
-_APART, _AS_LONG = (
-    0.02,
-    0.3,
-)  # of what a round begins with and what it trains: the squared sine, and the difference of lengths
+# Of what a round begins with and what it trains: the least squared sine, or else how far their lengths may differ
+_APART, _AS_LONG = 0.02, 0.3
+_MAX_OPTIMIZERS = 64
 _MAX_MOMENTUM = 2.0  # times the mean change: above what outer momentum makes of it
 
 
@@ -282,7 +281,7 @@ def wrong_shares(case: Case) -> Result | None:
     """
     rounds: list[tuple[Vector, list[Vector]]] = []
     first: SketchedStep | None = None
-    for each in optimizers(case.observed):
+    for each in optimizers(case.observed)[:_MAX_OPTIMIZERS]:
         rows = range(len(each.rows))
         for rank, step in each.steps.get(1, {}).items():
             end = next(by_rank[rank] for _, by_rank in sorted(each.steps.items(), reverse=True) if rank in by_rank)
@@ -298,9 +297,8 @@ def wrong_shares(case: Case) -> Result | None:
         return None
     found = [_share(new, begun, trained) for (begun, trained), (new, _) in pairwise(rounds)]
     shares = [each for each in found if each is not None]
-    if len(shares) < max(MIN_STEPS, len(found) / 2) or not (
-        max(shares) < _LEAST_SHARE or min(shares) > 1 / _LEAST_SHARE
-    ):
+    are_known = len(shares) >= max(MIN_STEPS, len(found) / 2)
+    if not are_known or (min(shares) <= 1 / _LEAST_SHARE and max(shares) >= _LEAST_SHARE):
         return None
     return warned(
         f"each of {len(shares)} rounds of training begins with {min(shares):.2g} to {max(shares):.2g} times the mean of the weights "
@@ -313,9 +311,8 @@ def wrong_shares(case: Case) -> Result | None:
 def _share(new: Vector, begun: Vector, trained: Sequence[Vector]) -> float | None:
     """Return a + b if new = a × begun + b × the mean of what was trained; None if it is something else, or that cannot be told."""
     average = mean(trained)
-    if all(are_equal(trained[0], each) for each in trained) or dot(new, average) < _PARALLEL * norm(new) * norm(
-        average
-    ):
+    is_parallel = dot(new, average) >= _PARALLEL * norm(new) * norm(average)
+    if not is_parallel or all(are_equal(trained[0], each) for each in trained):
         return None
     across, square, other = dot(begun, average), dot(begun, begun), dot(average, average)
     apart = square * other - across**2

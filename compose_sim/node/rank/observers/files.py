@@ -37,6 +37,7 @@ _NOT_THE_SCRIPTS = re.compile(
 _AWAITED = re.compile(
     r"(?<![\w.])([A-Za-z_][\w.]{0,199})\.(?:exists|is_file)\(\)|os\.path\.(?:exists|isfile)\(\s{0,9}([A-Za-z_][\w.]{0,199})\s{0,9}\)"
 )
+_MISSES, _MAX_FLUSHED = "files.misses", 50  # files that were looked for, and are not there
 _POLLS = re.compile(r"^[ \t]{0,199}while\b.{0,999}(exists|is_file|isfile)", re.MULTILINE)
 
 # The frames of an assignment to os.environ
@@ -225,9 +226,6 @@ def _follow_sleep() -> None:
 
     sleep._torchdynamo_disable = True  # type: ignore[attr-defined]  # keeps the compiler out
     time.sleep = sleep
-
-
-_MISSES, _MAX_FLUSHED = "files.misses", 50
 
 
 def _follow_looks() -> None:

@@ -138,9 +138,8 @@ def compare(ours: Gradients, recorded: Gradients, *, largest: float, precision: 
     own = math.sqrt(sum(float(one.square().sum()) for one, _ in pairs))
     norm = math.sqrt(sum(float(other.square().sum()) for _, other in pairs))
     dot = sum(float((one * other).sum()) for one, other in pairs)
-    cosines = [
-        float((one * other).sum()) / (float(one.norm() * other.norm()) or 1.0) for one, other in pairs if other.any()
-    ]
+    told = [(one, other) for one, other in pairs if one.any() or other.any()]
+    cosines = [float((one * other).sum()) / (float(one.norm() * other.norm()) or 1.0) for one, other in told]
     floor = max(_FLOORS[precision] * norm, _VANISHED * largest, 1e-30)
     differences = [float((one - other).norm()) / max(float(other.norm()), floor) for one, other in pairs]
     differences = [value if math.isfinite(value) else math.inf for value in differences]
