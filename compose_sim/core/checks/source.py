@@ -25,22 +25,8 @@ _MODULES = {"dist", "distributed", "c10d", "accelerator", "fabric"}  # and objec
 _FILLS = ("all_reduce", "all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tensor")  # their first argument
 _MAX_STATEMENTS = 30  # that are read behind a call
 _WAITS = ("wait", "wait_stream", "wait_all", "waitall", "synchronize", "barrier", "wait_for_everyone")
-_READING = (
-    "clone",
-    "item",
-    "tolist",
-    "mean",
-    "sum",
-    "norm",
-    "float",
-    "double",
-    "cpu",
-    "numpy",
-    "add",
-    "mul",
-    "div",
-    "to",
-)
+_READING_TEXT = "clone item tolist mean sum norm float double cpu numpy add mul div to"
+_READING = frozenset(_READING_TEXT.split())
 _CHANGE_NOTHING = ("requires_grad_", "share_memory_")
 _COMPUTING = ("torch", "F", "functional", "nn")  # modules whose functions read what they are given
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript)

@@ -35,13 +35,19 @@ def _note_spread(context: RankContext, call: points.TorchCall) -> points.Steps:
     taken = yield
     spread = taken[0] if isinstance(taken, tuple) else taken
     of = call.arguments[0] if call.arguments else call.options["input"]
-    numbers = of.detach().reshape(-1, 1 if spread.numel() == 1 else of.shape[-1])  # a column for each spread
-    if len(numbers) < 2 or spread.numel() != numbers.shape[1]:
+    torch: Any = sys.modules["torch"]
+    # While a model is compiled, tensors hold no numbers.
+    if type(spread) is not torch.Tensor or type(of) is not torch.Tensor or not 0 < spread.numel() < of.numel():
         return
+    numbers = of.detach().reshape(-1, 1 if spread.numel() == 1 else of.shape[-1])  # a column for each spread
     count = context.memory[_SPREADS_TAKEN] = context.memory.get(_SPREADS_TAKEN, 0) + 1
-    if count <= _MAX_SPREADS:
-        means = numbers[:, :_MAX_COLUMNS].double().mean(0)
-        for value, mean in zip(spread.detach().flatten().tolist(), means.tolist()):
+    if spread.numel() == numbers.shape[1] and count <= _MAX_SPREADS:
+        try:
+            means = numbers[:, :_MAX_COLUMNS].double().mean(0).tolist()
+            spreads = spread.detach().flatten()[:_MAX_COLUMNS].tolist()
+        except RuntimeError:  # nor do those of functorch
+            return
+        for value, mean in zip(spreads, means):
             context.note(SpreadTaken(call.name.startswith("std"), value, mean))
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from compose_sim.core.checks.rules.loaders import indices_of, rows_of
 from compose_sim.node.rank.observers.samples import scaled_by_itself
-from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, NumberedNames, RandomDraws
+from compose_sim.node.records.data import Batch, EpochProgress, GivenRows, LoaderInfo, NumberedNames, RandomDraws
+from compose_sim.node.records.models import SpreadTaken
 from tests.node.harness import Cluster
 
 pytestmark = pytest.mark.train
@@ -107,6 +108,31 @@ def test_dicts_that_number_names_are_told_from_settings_counters_and_files(clust
 
     assert set(made.exit_codes().values()) == {0}
     assert [each.name for each in made.observed().of(NumberedNames)] == ["words.numbers"]
+
+
+SPREADS = """
+import torch
+x = torch.arange(12.).reshape(4, 3)
+layer = torch.nn.Linear(3, 3)
+x.var(0)
+torch.std(x)
+torch.var(torch.empty(3, 0), 0), torch.var(torch.tensor(1.5)), torch.std(x, 1), torch.var(torch.ones(5, dtype=torch.complex64))
+torch.func.vmap(lambda row: row.var(0))(torch.ones(2, 4, 3))
+torch.compile(lambda rows: rows.var(0) + rows.std(), backend="eager")(x)
+layer(torch.eye(3).to_sparse()), layer(x), layer(torch.ones(2, 3, requires_grad=True))
+torch.func.vmap(layer)(torch.ones(2, 4, 3))
+"""
+
+
+def test_spreads_and_rows_of_odd_tensors_do_not_end_the_observers(cluster: Callable[..., Cluster]) -> None:
+    made = cluster(SPREADS)
+    made.environment.update(COMPOSESIM_CHECK="record", COMPOSESIM_RECORD=str(made.folder / "record"))
+    made.start(1)
+
+    assert set(made.exit_codes().values()) == {0}
+    spreads = [(each.is_root, each.mean) for each in made.observed().of(SpreadTaken)]
+    assert spreads[:4] == [(False, 4.5), (False, 5.5), (False, 6.5), (True, 5.5)]
+    assert len([*made.observed().of(GivenRows)]) == 2
 
 
 def test_data_whose_columns_are_scaled_by_themselves_are_recognised() -> None:
