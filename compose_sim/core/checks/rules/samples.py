@@ -72,9 +72,9 @@ _TWINS = "; these are the ranks with the same LOCAL_RANK, which was probably use
 def sampler_overlap(case: Case) -> Result:
     """Compare all pairs of ranks of a DDP group, in the same epochs of the same training loader."""
     result = _compare_samples(case)
-    return (
-        result if result.status == FAILED else _other_names(case) or result
-    )  # which may be why samples seem to differ
+    if result.status == FAILED:
+        return result
+    return _other_names(case) or result  # which may be why samples seem to differ
 
 
 def _compare_samples(case: Case) -> Result:
