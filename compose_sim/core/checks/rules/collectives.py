@@ -86,6 +86,7 @@ def collective_mismatch(case: Case) -> Result:
 
 
 def _used_early(case: Case) -> Result | None:
+    """Find a tensor that the text of the script uses while it may still be received or reduced."""
     for each in early_reads(case.sources):
         return warned(
             f"{each.call} returns at once, and `{each.tensor}` is used in line {each.used_in}, before the script waits for it: it "

@@ -301,8 +301,8 @@ def wrong_shares(case: Case) -> Result | None:
     if not are_known or (min(shares) <= 1 / _LEAST_SHARE and max(shares) >= _LEAST_SHARE):
         return None
     return warned(
-        f"each of {len(shares)} rounds of training begins with {min(shares):.2g} to {max(shares):.2g} times the mean of the weights "
-        "that were trained in the round before: the shares of what is added up are not 1 together",
+        f"each of {len(shares)} rounds of training begins with shares of the weights of the round before, as it began and as it was "
+        f"trained, that add up to {min(shares):.2g} to {max(shares):.2g}, not to 1",
         fix="Divide what each rank or client gives by the sum over those that take part in this round, and not over all of them.",
         at=first.at,
     )
