@@ -38,10 +38,10 @@ def cast_as_on_the_cpu() -> None:
         return entered
 
     @wrap(autocast, "__exit__")
-    def leave(original: Any, self: Any, *error: Any) -> Any:
+    def leave(original: Any, self: Any, exc_type: Any, exc_val: Any, exc_tb: Any) -> Any:
         if self.device == "cuda":
-            original(self._composesim_inner.pop(), *error)
-        return original(self, *error)
+            original(self._composesim_inner.pop(), exc_type, exc_val, exc_tb)
+        return original(self, exc_type, exc_val, exc_tb)
 
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     scaler: Any = torch.amp.grad_scaler.GradScaler

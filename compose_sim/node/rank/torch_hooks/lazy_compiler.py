@@ -13,12 +13,15 @@ import importlib
 import sys
 from collections.abc import Iterator
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Callable
 
+from ...shared.frames import describe_with_our_line
+from ...shared.import_hooks import wrap
 from ..context import RankContext
-from . import after_import, points, wrap
+from . import after_import, features, points
 
 _COMPILER = "torch._dynamo"
+_FEATURE = features.feature_of(__name__)
 _NOT_COMPILED = "__dynamo_disable"  # on a function: what torch calls instead, to keep the compiler out
 _marked: list[Any] = []
 _originals: list[tuple[Any, CodeType]] = []
@@ -48,22 +51,39 @@ def _after_compile(module: ModuleType) -> None:
         if fn is None:
             return functools.partial(module._disable_dynamo, recursive=recursive)
         disabled = original(fn, recursive)
-        if _COMPILER not in sys.modules:
-            with contextlib.suppress(AttributeError):  # such as a built-in function
-                setattr(fn, _NOT_COMPILED, fn)
-                _marked.append(fn)
+        _attempt(_mark, fn)
         return disabled
+
+
+def _mark(function: Any) -> None:
+    with contextlib.suppress(AttributeError):  # such as a built-in function
+        setattr(function, _NOT_COMPILED, function)
+        _marked.append(function)
 
 
 def _after_optimizer(module: ModuleType) -> None:
     @wrap(module, "_use_grad_for_differentiable")
     def _use_grad_for_differentiable(original: Any, func: Any) -> Any:
         step = original(func)
-        code, without = step.__code__, _without_compiler(func).__code__
-        if _COMPILER not in sys.modules and "_dynamo" in code.co_names and code.co_freevars == without.co_freevars:
-            _originals.append((step, code))
-            step.__code__ = without
+        _attempt(_leave_compiler_out, step, func)
         return step
+
+
+def _leave_compiler_out(step: Any, function: Any) -> None:
+    code, without = step.__code__, _without_compiler(function).__code__
+    if "_dynamo" in code.co_names and code.co_freevars == without.co_freevars:
+        _originals.append((step, code))
+        step.__code__ = without
+
+
+def _attempt(change: Callable[..., None], *values: Any) -> None:
+    """Make a change unless the compiler has been imported. If it raises, this feature is off, and torch is as it was."""
+    if _COMPILER in sys.modules or features.is_off(_FEATURE):
+        return
+    try:
+        change(*values)
+    except Exception as error:  # noqa: BLE001 - the script must still work
+        features.raised(_FEATURE, describe_with_our_line(error))
 
 
 def _without_compiler(func: Any) -> Any:

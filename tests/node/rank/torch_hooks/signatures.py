@@ -65,10 +65,10 @@ def _is_called_by_name(name: str, value: Any) -> bool:
 
 def patched() -> dict[str, list[Signature | None]]:
     """Patch torch as in a rank, and return what was patched by `wrap`: the function's parameters, and those of the original."""
-    from compose_sim.node.rank import torch_hooks
+    from compose_sim.node.shared import import_hooks
 
     found: dict[str, list[Signature | None]] = {}
-    wrap = torch_hooks.wrap
+    wrap = import_hooks.wrap
 
     def recording(owner: Any, name: str) -> Callable[..., Any]:
         original = getattr(owner, name)
@@ -81,7 +81,7 @@ def patched() -> dict[str, list[Signature | None]]:
 
         return replace_by
 
-    torch_hooks.wrap = recording
+    import_hooks.wrap = recording
     from compose_sim.node.rank import emulate, instrument
 
     emulate.install()
