@@ -27,165 +27,22 @@ from compose_sim.core.events.observations import Observed
 from compose_sim.core.report.report import Cause, CheckResult, Coverage
 from compose_sim.core.request.names import CHECK_GROUP, chosen
 from compose_sim.errors import OutOfTimeError, SpecError
-from compose_sim.node.records.data import (
-    Batch,
-    EpochProgress,
-    GeneratorDraw,
-    GivenRows,
-    Join,
-    LoaderInfo,
-    LoaderRanks,
-    NumberedNames,
-    RandomDraws,
-    StreamRead,
-    TrainingForward,
-)
-from compose_sim.node.records.devices_and_files import DeviceChosen, FileUse, TrainerLibraries, VariableSet
-from compose_sim.node.records.gradients import (
-    BoundaryGradient,
-    ContrastedSamples,
-    DetachedInLoss,
-    LossSlope,
-    ParameterNames,
-    SketchedStep,
-    SketchedTensors,
-)
-from compose_sim.node.records.models import (
-    DdpModel,
-    EvaluatedModel,
-    KeptTensors,
-    LocalBatchNorm,
-    LossValue,
-    OptimizerStep,
-    PlainTensors,
-    RepeatedPass,
-    RunningStatistics,
-    ScheduleMade,
-    SentModel,
-    SpreadTaken,
-    TensorHashes,
-    TensorTable,
-    UnusedParameters,
-    WeightsBeforeSharding,
-    WeightsBeforeWrapping,
-)
-from compose_sim.node.records.precautions import (
-    Clip,
-    LoadedElsewhere,
-    LoadedState,
-    NormOfPart,
-    ReplicatedTensor,
-    SavedShards,
-    ShardScaling,
-    UnfilledState,
-)
-from compose_sim.node.records.process_groups import (
-    Collective,
-    CollectiveFailed,
-    DdpForward,
-    InitProcessGroup,
-    LaterCollectives,
-    LostResult,
-    ProcessGroup,
-    ReducedAgain,
-    SharedBuffer,
-    TakenFromAny,
-    UntrackedWait,
-)
+from compose_sim.node.records.process_groups import InitProcessGroup, ProcessGroup
 from compose_sim.node.records.record import Record
-from compose_sim.node.records.replays import (
-    ChosenSamples,
-    EvaluationDraws,
-    RecordedModels,
-    RecordedStep,
-    RecordingStopped,
-    ReplayedStep,
-    ReplayEnd,
-    ReplayFailed,
-    ReplayMisaligned,
-)
-from compose_sim.node.records.resumption import HeldState, HeldTensors, InterruptedHere, StateMoved
-from compose_sim.node.records.script import FeatureOff, RaisedAfterTraining, ScriptEnd
-from compose_sim.node.records.timings import StepTimes
+from compose_sim.node.records.script import FeatureOff
 from compose_sim.plugins.registry import find
-
-_Kinds = tuple[type[Record], ...]
-_LOADED: _Kinds = (LoaderInfo, EpochProgress, Batch, LoaderRanks)
-_REPLAYED: _Kinds = (
-    ChosenSamples,
-    EvaluationDraws,
-    RecordedModels,
-    RecordedStep,
-    RecordingStopped,
-    ReplayedStep,
-    ReplayEnd,
-    ReplayFailed,
-    ReplayMisaligned,
-)
-_COUNTED: _Kinds = (ScriptEnd, FileUse)  # they hold the number of steps and of synchronizations so far
-_GATHERED: _Kinds = (DetachedInLoss, ContrastedSamples, SharedBuffer)  # from what collectives are given
-_HASHED: _Kinds = (OptimizerStep, TensorTable, TensorHashes)
-
-# Which records are missing or wrong if an observer is off: those that it writes, and those that hold what it counts.
-DEPENDING: Mapping[str, _Kinds] = {
-    "boundaries": (BoundaryGradient,),
-    "checkpoints": (LoadedState, LoadedElsewhere, SavedShards, StepTimes, UnfilledState),
-    "clipping": (Clip, ShardScaling),
-    "collectives": (Collective, CollectiveFailed, LaterCollectives, UntrackedWait, *_GATHERED, *_COUNTED),
-    "contrastive": (ContrastedSamples,),
-    "devices": (DeviceChosen,),
-    "endings": (RaisedAfterTraining,),
-    "evaluations": (EvaluatedModel, WeightsBeforeSharding, WeightsBeforeWrapping),
-    "files": (FileUse, VariableSet, UntrackedWait),
-    "gathers": (DetachedInLoss,),
-    "lost_results": (LostResult,),
-    "reduced_again": (ReducedAgain,),
-    "gradients": (UnusedParameters, OptimizerStep),
-    "groups": (InitProcessGroup, ProcessGroup, TrainerLibraries),
-    "horovod": (Collective, InitProcessGroup, ProcessGroup, *_COUNTED),
-    "kept_tensors": (KeptTensors,),
-    "loaded_generators": (GeneratorDraw,),
-    "loaders": (Join, RandomDraws, TrainingForward, *_LOADED, *_REPLAYED),
-    "losses": (LossValue,),
-    "messages": (SharedBuffer, TakenFromAny, UntrackedWait),
-    "models": (DdpModel, DdpForward, UnusedParameters, LocalBatchNorm, *_COUNTED, *_HASHED),
-    "norms_of_parts": (NormOfPart,),
-    "sent_models": (SentModel,),
-    "numbered_names": (NumberedNames,),
-    "optimizers": (SketchedTensors, SketchedStep, *_COUNTED, *_HASHED),
-    "own_batches": (GivenRows,),
-    "paddle": (Collective, InitProcessGroup, ProcessGroup, OptimizerStep, *_COUNTED),
-    "parameter_names": (ParameterNames,),
-    "plain_tensors": (PlainTensors,),
-    "randomness": (RandomDraws, TrainingForward, LoaderRanks),
-    "recording": _REPLAYED,
-    "repeats": (RepeatedPass,),
-    "replay": _REPLAYED,
-    "replaying": _REPLAYED,
-    "replicated": (ReplicatedTensor,),
-    "resume": (HeldTensors, HeldState, StateMoved, InterruptedHere),
-    "read_streams": (StreamRead,),
-    "shared_buffers": (SharedBuffer,),
-    "schedules": (ScheduleMade,),
-    "running_statistics": (RunningStatistics, SpreadTaken),
-    "sketches": (SketchedTensors, SketchedStep, WeightsBeforeWrapping, ParameterNames),
-    "slopes": (LossSlope,),
-    "states": (TensorTable, TensorHashes),
-    "timings": (StepTimes,),
-}
 
 
 def why_not_judged(observed: Observed, looked_at: Collection[type[Record]]) -> str:
     """Return why a check that looked at these kinds of records has seen too little; "" if all of them were recorded."""
     for each in observed.of(FeatureOff):
-        kinds = DEPENDING.get(each.feature, ())
-        if any(kind in kinds or kind.kind == each.feature for kind in looked_at):
+        if any(each.feature in (kind.kind, *kind.observers) for kind in looked_at):
             return f"not judged: {each.why}"
     return ""
 
 
 BROKEN = "this check itself is broken"
-# In the order of IDS: causes are listed before their consequences.
+# Causes are listed before their consequences.
 CHECKS: tuple[ScriptCheck, ...] = (
     progress.hang,
     collectives.collective_mismatch,

@@ -24,7 +24,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class LoaderInfo(Record):
+class LoaderInfo(Record, observers="loaders"):
     """A DataLoader is iterated for the first time."""
 
     loader: int  # its number on the rank
@@ -51,7 +51,7 @@ class LoaderInfo(Record):
 
 
 @dataclass(frozen=True)
-class EpochProgress(Record):
+class EpochProgress(Record, observers="loaders"):
     """An iteration over a loader begins, is trained on for the first time, is exhausted, or is closed."""
 
     loader: int
@@ -74,7 +74,7 @@ class EpochProgress(Record):
 
 
 @dataclass(frozen=True)
-class Batch(Record):
+class Batch(Record, observers="loaders"):
     """A batch is taken from a loader."""
 
     loader: int
@@ -88,7 +88,7 @@ class Batch(Record):
 
 
 @dataclass(frozen=True)
-class StreamRead(Record):
+class StreamRead(Record, observers="read_streams"):
     """The first samples that a worker reads from an IterableDataset in the first epoch."""
 
     loader: int
@@ -101,7 +101,7 @@ class StreamRead(Record):
 
 
 @dataclass(frozen=True)
-class NumberedNames(Record):
+class NumberedNames(Record, observers="numbered_names"):
     """A dict of the script that numbers names, such as those of classes or the words of a vocabulary, while it trains."""
 
     name: str  # of the variable, and of the attribute
@@ -111,7 +111,7 @@ class NumberedNames(Record):
 
 
 @dataclass(frozen=True)
-class LoaderRanks(Record):
+class LoaderRanks(Record, observers="loaders randomness"):
     """A DDP model of another group of ranks is called with batches of this loader."""
 
     loader: int
@@ -119,7 +119,7 @@ class LoaderRanks(Record):
 
 
 @dataclass(frozen=True)
-class TrainingForward(Record):
+class TrainingForward(Record, observers="loaders randomness"):
     """A DDP model has been called to train."""
 
     model: int
@@ -137,7 +137,7 @@ class TrainingForward(Record):
 
 
 @dataclass(frozen=True)
-class GivenRows(Record):
+class GivenRows(Record, observers="own_batches"):
     """The first model of a script is called to train, without a loader and without DistributedDataParallel; in `check` only."""
 
     rows: tuple[int, ...]  # a hash per row
@@ -149,7 +149,7 @@ DrawnFrom = tuple[int, int]  # a hash of a generator's state, and how many numbe
 
 
 @dataclass(frozen=True)
-class RandomDraws(Record):
+class RandomDraws(Record, observers="loaders randomness"):
     """The samples of a batch have been fetched, in the rank or in a worker."""
 
     loader: int
@@ -161,7 +161,7 @@ class RandomDraws(Record):
 
 
 @dataclass(frozen=True)
-class GeneratorDraw(Record):
+class GeneratorDraw(Record, observers="loaded_generators"):
     """The script's own code draws random numbers with a function of torch, in a step that is looked at; in `check` only."""
 
     steps: int  # optimizer steps so far
@@ -171,7 +171,7 @@ class GeneratorDraw(Record):
 
 
 @dataclass(frozen=True)
-class Join(Record):
+class Join(Record, observers="loaders"):
     """`with model.join()` is entered."""
 
     enabled: bool

@@ -11,7 +11,7 @@ FileOp = Literal["read", "write", "update", "append", "create", "rename", "await
 
 
 @dataclass(frozen=True)
-class FileUse(Record):
+class FileUse(Record, observers="collectives files horovod models optimizers paddle"):
     """The script opens, renames, saves or waits for one of its files, or makes a folder."""
 
     # "create" fails if the file exists; "await" waits until it does; "written" follows a torch.save; "miss" asks, and it does not;
@@ -40,7 +40,7 @@ class FileUse(Record):
 
 
 @dataclass(frozen=True)
-class DeviceChosen(Record):
+class DeviceChosen(Record, observers="devices"):
     """The script chooses a GPU."""
 
     device: int
@@ -49,7 +49,7 @@ class DeviceChosen(Record):
 
 
 @dataclass(frozen=True)
-class VariableSet(Record):
+class VariableSet(Record, observers="files"):
     """The script sets a variable that launchers set."""
 
     name: str
@@ -60,7 +60,7 @@ class VariableSet(Record):
 
 
 @dataclass(frozen=True)
-class TrainerLibraries(Record):
+class TrainerLibraries(Record, observers="groups"):
     """At the end: libraries were imported that report metrics by themselves."""
 
     names: tuple[str, ...]

@@ -20,7 +20,7 @@ class SketchedTensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SketchedTensors(Record):
+class SketchedTensors(Record, observers="optimizers sketches"):
     """Parameters of an optimizer whose sketches follow, in this order."""
 
     optimizer: int
@@ -28,7 +28,7 @@ class SketchedTensors(Record):
 
 
 @dataclass(frozen=True)
-class ParameterNames(Record):
+class ParameterNames(Record, observers="parameter_names sketches"):
     """Names that parameters of an optimizer have in the modules of the script, if no DDP model holds them."""
 
     optimizer: int
@@ -36,7 +36,7 @@ class ParameterNames(Record):
 
 
 @dataclass(frozen=True)
-class DetachedInLoss(Record):
+class DetachedInLoss(Record, observers="collectives gathers"):
     """A loss is computed from gathered copies of a tensor that has a gradient, and none of the copies has one."""
 
     op: str
@@ -45,7 +45,7 @@ class DetachedInLoss(Record):
 
 
 @dataclass(frozen=True)
-class ContrastedSamples(Record):
+class ContrastedSamples(Record, observers="collectives contrastive"):
     """A cross entropy compares samples with those of all ranks, and its targets may be those of another rank."""
 
     size: int  # of the rank's batch; the scores have as many columns for each rank
@@ -58,7 +58,7 @@ class ContrastedSamples(Record):
 
 
 @dataclass(frozen=True)
-class LossSlope(Record):
+class LossSlope(Record, observers="slopes"):
     """The loss of a step, in which a parameter may have been moved, and how much the gradient says that this changes it."""
 
     step: int
@@ -74,7 +74,7 @@ class LossSlope(Record):
 
 
 @dataclass(frozen=True)
-class BoundaryGradient(Record):
+class BoundaryGradient(Record, observers="boundaries"):
     """The gradient of an activation that a stage was given, or with which a stage began a backward pass from one, both as hashes."""
 
     activation: int
@@ -84,7 +84,7 @@ class BoundaryGradient(Record):
 
 
 @dataclass(frozen=True)
-class SketchedStep(Record):
+class SketchedStep(Record, observers="optimizers sketches"):
     """What one step of an optimizer used and changed."""
 
     optimizer: int

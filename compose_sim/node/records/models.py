@@ -9,7 +9,7 @@ from .record import Place, Record
 
 
 @dataclass(frozen=True)
-class DdpModel(Record):
+class DdpModel(Record, observers="models"):
     """A model is wrapped in DistributedDataParallel."""
 
     ddp: int  # its number on the rank
@@ -24,7 +24,7 @@ class DdpModel(Record):
 
 
 @dataclass(frozen=True)
-class UnusedParameters(Record):
+class UnusedParameters(Record, observers="gradients models"):
     """The backward passes since a model's last forward pass left parameters without a gradient."""
 
     ddp: int
@@ -34,7 +34,7 @@ class UnusedParameters(Record):
 
 
 @dataclass(frozen=True)
-class LocalBatchNorm(Record):
+class LocalBatchNorm(Record, observers="models"):
     """A DDP model trains with BatchNorm that normalizes over this rank's batch only."""
 
     ddp: int
@@ -59,7 +59,7 @@ BY_HAND = "UpdateByHand"  # the type of the optimizer that stands for an update 
 
 
 @dataclass(frozen=True)
-class OptimizerStep(Record):
+class OptimizerStep(Record, observers="gradients models optimizers paddle"):
     """An optimizer has stepped."""
 
     step: int  # of all optimizers, from 1
@@ -87,7 +87,7 @@ class TensorRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TensorTable(Record):
+class TensorTable(Record, observers="models optimizers states"):
     """The tensors of an optimizer are hashed for the first time, or differ from those before."""
 
     optimizer: int
@@ -96,7 +96,7 @@ class TensorTable(Record):
 
 
 @dataclass(frozen=True)
-class PlainTensors(Record):
+class PlainTensors(Record, observers="plain_tensors"):
     """Tensors that modules of a DDP model keep as plain attributes, before one of its forward passes; in `check` only."""
 
     model: int
@@ -105,7 +105,7 @@ class PlainTensors(Record):
 
 
 @dataclass(frozen=True)
-class TensorHashes(Record):
+class TensorHashes(Record, observers="models optimizers states"):
     """The tensors of an optimizer before a step that is sampled, and at the end of the script."""
 
     optimizer: int
@@ -116,7 +116,7 @@ class TensorHashes(Record):
 
 
 @dataclass(frozen=True)
-class WeightsBeforeWrapping(Record):
+class WeightsBeforeWrapping(Record, observers="evaluations sketches"):
     """The parameters and buffers of a model, before DistributedDataParallel makes those of all ranks equal to those of the first."""
 
     ddp: int
@@ -125,7 +125,7 @@ class WeightsBeforeWrapping(Record):
 
 
 @dataclass(frozen=True)
-class WeightsBeforeSharding(Record):
+class WeightsBeforeSharding(Record, observers="evaluations"):
     """Parameters that `fully_shard` divided among ranks, if the rank's part of them is still the same at the first step."""
 
     ranks: tuple[int, ...]  # of the mesh
@@ -137,7 +137,7 @@ class WeightsBeforeSharding(Record):
 
 
 @dataclass(frozen=True)
-class EvaluatedModel(Record):
+class EvaluatedModel(Record, observers="evaluations"):
     """A model is called in evaluation mode, or without being trained, for the first time since the last optimizer step."""
 
     type: str
@@ -152,7 +152,7 @@ class EvaluatedModel(Record):
 
 
 @dataclass(frozen=True)
-class RunningStatistics(Record):
+class RunningStatistics(Record, observers="running_statistics"):
     """A mean that an object of the script's own keeps, with a spread and a count, while it trains."""
 
     type: str
@@ -163,7 +163,7 @@ class RunningStatistics(Record):
 
 
 @dataclass(frozen=True)
-class KeptTensors(Record):
+class KeptTensors(Record, observers="kept_tensors"):
     """Tensors that the only object of a class of the script's own keeps, in a script without an optimizer of torch; in `check` only."""
 
     type: str
@@ -176,7 +176,7 @@ class KeptTensors(Record):
 
 
 @dataclass(frozen=True)
-class SentModel(Record):
+class SentModel(Record, observers="sent_models"):
     """A rank begins to send the parameters of a model to others, or to receive them; in `check` only."""
 
     type: str
@@ -187,7 +187,7 @@ class SentModel(Record):
 
 
 @dataclass(frozen=True)
-class ScheduleMade(Record):
+class ScheduleMade(Record, observers="schedules"):
     """A schedule of the learning rate, when the script has ended."""
 
     type: str
@@ -197,7 +197,7 @@ class ScheduleMade(Record):
 
 
 @dataclass(frozen=True)
-class SpreadTaken(Record):
+class SpreadTaken(Record, observers="running_statistics"):
     """The variance of all numbers of a tensor or of one of its first columns was taken, or their standard deviation."""
 
     is_root: bool  # whether it is the deviation
@@ -206,7 +206,7 @@ class SpreadTaken(Record):
 
 
 @dataclass(frozen=True)
-class RepeatedPass(Record):
+class RepeatedPass(Record, observers="repeats"):
     """A forward pass was repeated with the same inputs and random numbers."""
 
     type: str  # of the model
@@ -216,7 +216,7 @@ class RepeatedPass(Record):
 
 
 @dataclass(frozen=True)
-class LossValue(Record):
+class LossValue(Record, observers="losses"):
     """A backward pass starts from a single number."""
 
     value: float

@@ -9,7 +9,7 @@ from .record import Place, Record
 
 
 @dataclass(frozen=True)
-class Clip(Record):
+class Clip(Record, observers="clipping"):
     """An optimizer steps with gradients that were clipped."""
 
     limit: float  # max_norm
@@ -19,7 +19,7 @@ class Clip(Record):
 
 
 @dataclass(frozen=True)
-class ShardScaling(Record):
+class ShardScaling(Record, observers="clipping"):
     """Between the last backward pass and the step, this rank multiplied its shards of the gradients by a number."""
 
     optimizer: int
@@ -30,7 +30,7 @@ class ShardScaling(Record):
 
 
 @dataclass(frozen=True)
-class NormOfPart(Record):
+class NormOfPart(Record, observers="norms_of_parts"):
     """The script takes the norm of this rank's part of a tensor."""
 
     norm: float
@@ -39,7 +39,7 @@ class NormOfPart(Record):
 
 
 @dataclass(frozen=True)
-class LoadedState(Record):
+class LoadedState(Record, observers="checkpoints"):
     """A state dict is loaded into a module, and some names do not match."""
 
     names: int  # that the module has
@@ -51,7 +51,7 @@ class LoadedState(Record):
 
 
 @dataclass(frozen=True)
-class LoadedElsewhere(Record):
+class LoadedElsewhere(Record, observers="checkpoints"):
     """`torch.load` without `map_location` puts tensors on another GPU than that of the rank."""
 
     devices: tuple[int, ...]
@@ -60,7 +60,7 @@ class LoadedElsewhere(Record):
 
 
 @dataclass(frozen=True)
-class SavedShards(Record):
+class SavedShards(Record, observers="checkpoints"):
     """A rank saves shards of its own, of parameters or of what an optimizer keeps for them."""
 
     count: int  # of tensors
@@ -70,7 +70,7 @@ class SavedShards(Record):
 
 
 @dataclass(frozen=True)
-class UnfilledState(Record):
+class UnfilledState(Record, observers="checkpoints"):
     """A sharded checkpoint is loaded into a state dict that has nothing for an optimizer's state, which the checkpoint has."""
 
     name: str  # of the optimizer in the state dict
@@ -79,7 +79,7 @@ class UnfilledState(Record):
 
 
 @dataclass(frozen=True)
-class ReplicatedTensor(Record):
+class ReplicatedTensor(Record, observers="replicated"):
     """A rank declares that its tensor is the same on all ranks of a device mesh."""
 
     ranks: tuple[int, ...]

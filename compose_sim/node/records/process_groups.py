@@ -9,7 +9,7 @@ from .record import Place, Record, Shape
 
 
 @dataclass(frozen=True)
-class InitProcessGroup(Record):
+class InitProcessGroup(Record, observers="groups horovod paddle"):
     """`init_process_group` is called."""
 
     init_method: str = "env://"
@@ -24,7 +24,7 @@ class InitProcessGroup(Record):
 
 
 @dataclass(frozen=True)
-class ProcessGroup(Record):
+class ProcessGroup(Record, observers="groups horovod paddle"):
     """`init_process_group` has returned."""
 
     world_size: int
@@ -32,7 +32,7 @@ class ProcessGroup(Record):
 
 
 @dataclass(frozen=True)
-class Collective(Record):
+class Collective(Record, observers="collectives horovod paddle"):
     """A collective is about to be issued: written before it can block."""
 
     op: str
@@ -55,7 +55,7 @@ class Collective(Record):
 
 
 @dataclass(frozen=True)
-class DdpForward(Record):
+class DdpForward(Record, observers="models"):
     """A DDP model is called, and this call or its backward pass synchronizes the ranks."""
 
     ddp: int  # the number of the model
@@ -73,28 +73,28 @@ class LaterInGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LaterCollectives(Record):
+class LaterCollectives(Record, observers="collectives"):
     """The collectives that were too many to be written one by one; written at the end."""
 
     groups: tuple[LaterInGroup, ...]
 
 
 @dataclass(frozen=True)
-class CollectiveFailed(Record):
+class CollectiveFailed(Record, observers="collectives"):
     """A collective raised."""
 
     error: str
 
 
 @dataclass(frozen=True)
-class LostResult(Record):
+class LostResult(Record, observers="lost_results"):
     """The tensor that an all_reduce has changed was freed as the call returned, so nothing can use the result; in `check` only."""
 
     at: Place | None = None
 
 
 @dataclass(frozen=True)
-class ReducedAgain(Record):
+class ReducedAgain(Record, observers="reduced_again"):
     """An all_reduce is given counts that hold the result of its last one, and more; in `check` only."""
 
     at: Place | None = None
@@ -102,7 +102,7 @@ class ReducedAgain(Record):
 
 
 @dataclass(frozen=True)
-class TakenFromAny(Record):
+class TakenFromAny(Record, observers="messages"):
     """A message that could come from any rank has arrived; in `check` only."""
 
     source: int
@@ -111,7 +111,7 @@ class TakenFromAny(Record):
 
 
 @dataclass(frozen=True)
-class SharedBuffer(Record):
+class SharedBuffer(Record, observers="collectives messages shared_buffers"):
     """A list for the parts of several ranks holds one tensor several times; in `check` only."""
 
     op: str  # how the parts are received
@@ -119,7 +119,7 @@ class SharedBuffer(Record):
 
 
 @dataclass(frozen=True)
-class UntrackedWait(Record):
+class UntrackedWait(Record, observers="collectives files messages"):
     """A message, store, lock or sleep: ranks may wait for each other without a collective."""
 
     how: str  # the call

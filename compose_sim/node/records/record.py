@@ -25,11 +25,15 @@ class Record:
     """
 
     kind: ClassVar[str] = ""  # the name of the class in lower case, its words joined by hyphens
+    observers: ClassVar[
+        tuple[str, ...]
+    ] = ()  # without one of them it is missing or wrong: they write it, or what it counts
 
     rank: int = field(default=0, init=False)
     index: int = field(default=0, init=False)  # the position among all records of the rank
     t: Moment = field(default=Moment(0.0), init=False)  # when it was written
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, observers: str = "") -> None:
         cls.kind = _NEXT_WORD.sub("-", cls.__name__).lower()
+        cls.observers = tuple(observers.split())
         KINDS[cls.kind] = cls

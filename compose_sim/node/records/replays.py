@@ -13,7 +13,7 @@ Settings = dict[str, float]  # of a parameter group: learning rate, momentum, â€
 
 
 @dataclass(frozen=True)
-class RecordedModels(Record):
+class RecordedModels(Record, observers="loaders recording replay replaying"):
     """An optimizer is about to make its first recorded step."""
 
     optimizer: int
@@ -29,7 +29,7 @@ class RecordedModels(Record):
 
 
 @dataclass(frozen=True)
-class RecordedStep(Record):
+class RecordedStep(Record, observers="loaders recording replay replaying"):
     """A step is about to be recorded."""
 
     step: int
@@ -40,14 +40,14 @@ class RecordedStep(Record):
 
 
 @dataclass(frozen=True)
-class EvaluationDraws(Record):
+class EvaluationDraws(Record, observers="loaders recording replay replaying"):
     """An evaluation drew from these random generators, beside its loader: its result need not be the same again."""
 
     drew: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class RecordingStopped(Record):
+class RecordingStopped(Record, observers="loaders recording replay replaying"):
     """Nothing more is recorded."""
 
     reason: StopReason
@@ -56,7 +56,7 @@ class RecordingStopped(Record):
 
 
 @dataclass(frozen=True)
-class ReplayedStep(Record):
+class ReplayedStep(Record, observers="loaders recording replay replaying"):
     """A recorded step was repeated at world size 1, and the gradients were compared."""
 
     step: int
@@ -85,7 +85,7 @@ class ReplayedStep(Record):
 
 
 @dataclass(frozen=True)
-class HeldWeights(Record):
+class HeldWeights(Record, observers="recording replay replaying"):
     """The hashes of the weights that models used before the first recorded step, and after one of them."""
 
     before: tuple[int, ...]
@@ -96,7 +96,7 @@ class HeldWeights(Record):
 
 
 @dataclass(frozen=True)
-class ReplayedUpdate(Record):
+class ReplayedUpdate(Record, observers="recording replay replaying"):
     """The first recorded step was repeated at world size 1, and what it made of the weights was compared."""
 
     tensor: str  # the one that differs most
@@ -108,7 +108,7 @@ class ReplayedUpdate(Record):
 
 
 @dataclass(frozen=True)
-class ChosenSamples(Record):
+class ChosenSamples(Record, observers="loaders recording replay replaying"):
     """A loader is iterated in the replay, and one rank would draw the same random numbers for it as all ranks did."""
 
     loader: int
@@ -122,7 +122,7 @@ class ChosenSamples(Record):
 
 
 @dataclass(frozen=True)
-class ReplayMisaligned(Record):
+class ReplayMisaligned(Record, observers="loaders recording replay replaying"):
     """The script takes other steps at world size 1."""
 
     step: int
@@ -131,14 +131,14 @@ class ReplayMisaligned(Record):
 
 
 @dataclass(frozen=True)
-class ReplayFailed(Record):
+class ReplayFailed(Record, observers="loaders recording replay replaying"):
     """The replay raised."""
 
     traceback: str
 
 
 @dataclass(frozen=True)
-class ReplayEnd(Record):
+class ReplayEnd(Record, observers="loaders recording replay replaying"):
     """The replay is over."""
 
     why: str

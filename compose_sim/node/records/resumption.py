@@ -39,7 +39,7 @@ class SeenBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HeldTensors(Record):
+class HeldTensors(Record, observers="resume"):
     """The tensors of a training run, before the first step and whenever they are others than before."""
 
     table: int
@@ -47,7 +47,7 @@ class HeldTensors(Record):
 
 
 @dataclass(frozen=True)
-class HeldState(Record):
+class HeldState(Record, observers="resume"):
     """An optimizer is about to step, the rank is about to be interrupted, or the script has ended."""
 
     moment: When
@@ -64,7 +64,7 @@ class HeldState(Record):
 
 
 @dataclass(frozen=True)
-class StateMoved(Record):
+class StateMoved(Record, observers="resume"):
     """State is saved, or loaded into an object of torch."""
 
     kind_of_state: MoveKind
@@ -80,7 +80,7 @@ class StateMoved(Record):
 
 
 @dataclass(frozen=True)
-class InterruptedHere(Record):
+class InterruptedHere(Record, observers="resume"):
     """The rank is about to be sent a signal."""
 
     signal: str

@@ -18,7 +18,7 @@ class LaunchEnvironment(Record):
 
 
 @dataclass(frozen=True)
-class ScriptEnd(Record):
+class ScriptEnd(Record, observers="collectives horovod models optimizers paddle"):
     """The script's main code has ended."""
 
     raised: str | None = None  # the type and message of the exception that ended it
@@ -27,7 +27,7 @@ class ScriptEnd(Record):
 
 
 @dataclass(frozen=True)
-class RaisedAfterTraining(Record):
+class RaisedAfterTraining(Record, observers="endings"):
     """The script raised at a line that can only be reached after the loops around the last backward pass."""
 
     at: Place

@@ -37,7 +37,7 @@ class AtLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepTimes(Record):
+class StepTimes(Record, observers="checkpoints timings"):
     """An optimizer has stepped: what the rank did until then; a long run leaves out some."""
 
     step: int

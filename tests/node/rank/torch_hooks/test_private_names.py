@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from compose_sim.core.checks.run import DEPENDING
 from compose_sim.core.host import torch_versions
 from compose_sim.node.rank.torch_hooks import features, private_names
 from compose_sim.node.rank.torch_hooks.features import feature_of
@@ -110,17 +109,18 @@ def test_every_row_says_what_it_is_for_and_what_is_lost_without_it() -> None:
 
 def test_every_record_of_an_observer_depends_on_it() -> None:
     missing = []
+    depending = {feature for kind in KINDS.values() for feature in kind.observers}
     for file in (NODE / "rank" / "observers").glob("*.py"):
         feature = feature_of(f"compose_sim.node.rank.observers.{file.stem}")
-        kinds = {kind.__name__ for kind in DEPENDING.get(feature, ())}
+        kinds = {kind.__name__ for kind in KINDS.values() if feature in kind.observers}
         noted = {
             name
             for name in re.findall(r"\b([A-Z]\w+)[(,]", file.read_text())
             if name in {k.__name__ for k in KINDS.values()}
         }
-        if feature in DEPENDING and not noted <= kinds:
+        if feature in depending and not noted <= kinds:
             missing.append((feature, noted - kinds))
-        elif noted and feature not in DEPENDING and feature not in ("iterations", "observers"):
+        elif noted and feature not in depending and feature not in ("iterations", "observers"):
             missing.append((feature, noted))
     assert not missing
 
