@@ -13,7 +13,7 @@ from compose_sim.app.session import Session
 from compose_sim.app.worlds import World, make_world
 from compose_sim.core.checks import Case, where, why_no_step
 from compose_sim.core.checks.mistakes import MISTAKES, NEED_A_REPLAY, has_reached_it, outcome
-from compose_sim.core.checks.printed_evaluations import exchange_alike, only_computes
+from compose_sim.core.checks.printed_numbers import exchange_alike, only_computes
 from compose_sim.core.checks.repeated_steps import (
     beyond_tolerance,
     comparable,

@@ -6,19 +6,19 @@ Only a passage over a loader that is shorter than an epoch goes on: what draws a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from compose_sim.core.checks import where
+from compose_sim.core.checks.epochs import WRITTEN, Epoch, Loader, loaders_of, read_between
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
-from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo, RandomDraws
+from compose_sim.node.records.data import RandomDraws
 from compose_sim.node.records.devices_and_files import FileUse
 from compose_sim.node.records.models import OptimizerStep, TensorHashes, TensorTable
 from compose_sim.node.records.record import Place
 
-_WRITTEN = ("write", "update", "rename", "create")
 # Batches of all ranks. A checkpoint may be written a little later than its state was copied, and batches are fetched ahead.
 _MIN_AGAIN = 3
 _MIN_LEFT = 2  # the ends of both parts may be dropped
@@ -51,26 +51,20 @@ def explained(found: Resumed) -> str:
     )
 
 
-@dataclass(slots=True)
-class _Passage:
-    """One pass of a rank over a loader; `last` is the latest progress record."""
+class _Passage(NamedTuple):
+    """One pass of a rank over a loader."""
 
-    info: LoaderInfo
-    last: EpochProgress
-    begun: int
-    batches: list[Batch] = field(default_factory=list)
-
-    @property
-    def data(self) -> tuple[str, int | None, int]:
-        return self.info.data, self.info.length, self.info.fingerprint
+    loader: Loader
+    epoch: Epoch
 
     def samples(self, *, by_row: bool) -> list[tuple[int, ...]] | None:
         """Return the samples of each batch; None unless all were recorded, and each was drawn once."""
-        found = [(each.rows if by_row else each.indices) or () for each in self.batches]
+        found = [(each.rows if by_row else each.indices) or () for each in self.epoch.batches]
         drawn = [sample for batch in found for sample in batch]
         fewest = len(drawn) - max(map(len, found), default=0)  # padding repeats a few
-        whole = len(found) == max(self.last.batches, 1) and all(found) and self.info.threshold is None
-        return found if whole and len(set(drawn)) >= fewest and not self.info.sampling.replacement else None
+        info = self.loader.info
+        whole = len(found) == max(self.epoch.last.batches, 1) and all(found) and info.threshold is None
+        return found if whole and len(set(drawn)) >= fewest and not info.sampling.replacement else None
 
 
 _Passages = Mapping[int, _Passage]  # by rank
@@ -91,7 +85,7 @@ def resumed_epochs(observed: Observed) -> Iterator[Resumed]:
     if not lists or len({len(each) for each in lists.values()}) > 1:
         return
     together: list[_Passages] = [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
-    together = [each for each in together if len({passage.data for passage in each.values()}) == 1]
+    together = [each for each in together if len({passage.loader.data for passage in each.values()}) == 1]
     if len(together) < len(next(iter(lists.values()))):
         return  # ranks train on different data
     for later in range(1, len(together)):
@@ -102,53 +96,35 @@ def resumed_epochs(observed: Observed) -> Iterator[Resumed]:
         found = _judge(observed, together, point, later)
         if found:
             how, samples, of = found
-            first = next(iter(together[point.passage].values()))
+            loader = _first(together[point.passage])
             yield Resumed(
                 how=how,
                 samples=samples,
                 of=of,
                 taken=point.trained,
                 read=read,
-                at=first.info.made or first.info.at,
-                data=first.info.data,
+                at=loader.place,
+                data=loader.info.data,
             )
 
 
 def _trained_passages(rank: RankObserved) -> list[_Passage]:
-    infos: dict[int, LoaderInfo] = {}
-    found: dict[tuple[int, int], _Passage] = {}
-    for each in rank.of(LoaderInfo, EpochProgress, Batch):
-        if isinstance(each, LoaderInfo):
-            infos[each.loader] = each
-        elif isinstance(each, Batch):
-            if (each.loader, each.epoch) in found:
-                found[each.loader, each.epoch].batches.append(each)
-        elif each.loader in infos:
-            passage = found.setdefault((each.loader, each.epoch), _Passage(infos[each.loader], each, each.index))
-            passage.last = each
-    return [each for each in found.values() if each.last.trained and each.batches]
+    every = (_Passage(loader, epoch) for loader in loaders_of(rank) for epoch in loader.epochs.values())
+    trained = (each for each in every if each.epoch.trained and each.epoch.batches)
+    return sorted(trained, key=lambda each: each.epoch.begun)
 
 
 def _read_before(observed: Observed, together: Sequence[_Passages], later: int) -> FileUse | None:
-    """Return the last read, between two passages, of a file that the run itself had written since its first step."""
-    written = {each.to or each.path for each in observed.of(FileUse) if each.op in _WRITTEN and each.steps}
-    for rank in observed:
-        before, after = (together[number][rank.rank] for number in (later - 1, later))
-        reads = [
-            each
-            for each in rank.of(FileUse)
-            if each.op == "read" and each.path in written and before.batches[-1].index < each.index < after.begun
-        ]
-        if reads:
-            return reads[-1]
-    return None
+    pairs = ((rank, together[later - 1][rank].epoch, it.epoch) for rank, it in together[later].items())
+    reads = (read_between(observed, rank, before.batches[-1].index, after.begun) for rank, before, after in pairs)
+    return next(filter(None, reads), None)
 
 
 def _point(observed: Observed, together: Sequence[_Passages], later: int, read: FileUse | None) -> _Point | None:
     """Return the point from which training goes on: by the time of writing the file, and by the weights; None if it did not stop."""
     first = observed.ranks[min(observed.ranks)]
     numbers = [
-        next((each.optimizer for each in first.of(OptimizerStep) if each.index > it[first.rank].begun), None)
+        next((each.optimizer for each in first.of(OptimizerStep) if each.index > it[first.rank].epoch.begun), None)
         for it in together[later - 1 : later + 1]
     ]
     anew = None not in numbers and numbers[0] != numbers[1]
@@ -160,7 +136,7 @@ def _point(observed: Observed, together: Sequence[_Passages], later: int, read: 
             (
                 each
                 for each in observed.of(FileUse)
-                if each.op in _WRITTEN and (each.to or each.path) == read.path and each.t <= read.t
+                if each.op in WRITTEN and (each.to or each.path) == read.path and each.t <= read.t
             ),
             key=lambda each: each.t,
             default=None,
@@ -170,7 +146,7 @@ def _point(observed: Observed, together: Sequence[_Passages], later: int, read: 
     if same is not None:
         points.append(_point_at(first, together, same))
     elif read is None:
-        points.append(_point_at(first, together, together[later][first.rank].begun) if anew else None)
+        points.append(_point_at(first, together, together[later][first.rank].epoch.begun) if anew else None)
     if None in points or len({each.passage for each in points if each}) != 1:
         return None
     earliest = min((each for each in points if each), key=lambda each: each.trained)
@@ -179,7 +155,7 @@ def _point(observed: Observed, together: Sequence[_Passages], later: int, read: 
 
 def _point_at(rank: RankObserved, together: Sequence[_Passages], index: int) -> _Point | None:
     """Return how far the rank was before this record; None if that was not in the middle of an epoch."""
-    passages = [each[rank.rank] for each in together]
+    passages = [each[rank.rank].epoch for each in together]
     number = max((at for at, each in enumerate(passages) if each.begun < index), default=None)
     if number is None:
         return None
@@ -189,7 +165,7 @@ def _point_at(rank: RankObserved, together: Sequence[_Passages], index: int) -> 
     trained = sum(each.index < step for each in taken)
     if passage.last.forwards:  # some batches may have been fetched ahead
         trained = min(trained, passage.last.forwards)
-    is_over = passage.last.exhausted and len(taken) == len(passage.batches)
+    is_over = passage.exhausted and len(taken) == len(passage.batches)
     return _Point(number, trained) if trained and not is_over else None
 
 
@@ -203,7 +179,7 @@ def _same_weights(rank: RankObserved, together: Sequence[_Passages], later: int)
         elif (table := tables.get((each.optimizer, each.table))) and len(table.rows) == len(each.hashes):
             pairs = zip(table.rows, each.hashes, strict=True)
             found.append((each.index, tuple(hashed for row, hashed in pairs if row.kind == "parameter")))
-    begun = together[later][rank.rank].begun
+    begun = together[later][rank.rank].epoch.begun
     start = next((hashes for index, hashes in found if index > begun), ())
     known = any(each is not None for each in start)
     return max((index for index, hashes in found if index < begun and known and hashes == start), default=None)
@@ -216,7 +192,7 @@ def _judge(observed: Observed, together: Sequence[_Passages], point: _Point, lat
         others = {
             number: steps
             for number, each in enumerate(together)
-            if (by_row or _data(each) == _data(together[later])) and (steps := _steps(each, by_row=by_row))
+            if (by_row or _first(each).data == _first(together[later]).data) and (steps := _steps(each, by_row=by_row))
         }
         if not first or not second or not {point.passage, later} <= others.keys():
             continue
@@ -229,7 +205,7 @@ def _judge(observed: Observed, together: Sequence[_Passages], point: _Point, lat
         whole = max(sets.values(), key=len, default=set[int]())
         if any(len(each) + _size_of_batch(first) < len(whole) for each in sets.values()):
             continue  # as in a curriculum: how long this epoch should have been is not known
-        length = next(iter(together[later].values())).info.length
+        length = _first(together[later]).info.length
         size = len(whole) or (0 if by_row else length or 0)
         since = max((number for number in wholes if number < later), default=-1)
         seen = set[int]().union(*(set().union(*others[it]) for it in others if since < it < later))
@@ -269,7 +245,7 @@ class _Parts:
         """Return how many samples were repeated: the end of the first part, and only that; `of_ranks` if each counted its own only."""
         shares = [len(each & self.drawn) / len(each) for each in self.first]
         begins = next((at for at, share in enumerate(shares) if share >= 0.5), 0)
-        if not begins or len(shares) - begins < _MIN_AGAIN or not _goes_over(shares, begins):
+        if not begins or len(shares) - begins < _MIN_AGAIN or any(share < _MIN_SHARE for share in shares[begins + 1 :]):
             return None
         kept, again = (set[int]().union(*each) for each in (self.first[:begins], self.first[begins:]))
         if len(kept & self.drawn) > self.batch:
@@ -303,10 +279,6 @@ def _size_of_batch(steps: Sequence[set[int]]) -> int:
     return max(map(len, steps))
 
 
-def _goes_over(shares: Sequence[float], begins: int) -> bool:
-    return all(share >= _MIN_SHARE for share in shares[begins + 1 :])
-
-
 def _steps(passages: _Passages, *, by_row: bool) -> list[set[int]] | None:
     """Return the samples of each batch of all ranks together; None if they are not known, or drawn with replacement."""
     by_rank = [each.samples(by_row=by_row) for each in passages.values()]
@@ -317,17 +289,17 @@ def _steps(passages: _Passages, *, by_row: bool) -> list[set[int]] | None:
     return [{sample for each in known for sample in (each[at] if at < len(each) else ())} for at in range(count)]
 
 
-def _data(passages: _Passages) -> tuple[str, int | None, int]:
-    return next(iter(passages.values())).data
+def _first(passages: _Passages) -> Loader:
+    return next(iter(passages.values())).loader
 
 
 def _is_exhausted(passages: _Passages) -> bool:
-    return all(each.last.exhausted for each in passages.values())
+    return all(each.epoch.exhausted for each in passages.values())
 
 
 def _is_other_data(observed: Observed, together: Sequence[_Passages]) -> bool:
     """Return whether an index may be another sample in each passage: that of a part of the data, or of data made anew."""
-    if any(each.info.subset for it in together for each in it.values()):
+    if any(each.loader.info.subset for it in together for each in it.values()):
         return True
     if any(each.states for each in observed.of(RandomDraws)):
         return False  # what is random in a sample hides that it is the same
@@ -335,7 +307,7 @@ def _is_other_data(observed: Observed, together: Sequence[_Passages]) -> bool:
         {
             index: row
             for passage in each.values()
-            for batch in passage.batches
+            for batch in passage.epoch.batches
             if batch.rows and batch.indices and len(batch.rows) == len(batch.indices)
             for index, row in zip(batch.indices, batch.rows, strict=True)
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
-from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, uneven_inputs
+from compose_sim.core.checks.rules.progress import FIX_DEPARTURE, departure, ended_by_others, uneven_inputs
 from compose_sim.core.checks.source import early_reads
 from compose_sim.core.checks.tolerances import MIN_STEPS
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -59,10 +58,6 @@ _EQUAL_SHAPES = (
 )
 _AGREED = {"op": "collective", "root": "root rank", "reduce": "reduction", "dtype": "dtype", "ranks": "ranks"}
 _POSITION = "position in the training loop"
-# What a rank's error contains if the end, or the data, of another rank broke a collective.
-_NETWORK = re.compile(
-    r"gloo|c10d|nccl|NCCL|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w{0,60}Error"
-)
 
 
 @check("collective-mismatch", "Do all ranks of a group issue the same collectives in the same order?", SEVERAL_RANKS)
@@ -344,9 +339,8 @@ def _died_in(rank: RankObserved, cause: Cause | None) -> bool:
 
 def _waits_elsewhere(rank: RankObserved, group: IssuingGroup) -> bool:
     """Return whether a rank has ended without an error of its own, or the last thing it did was another collective."""
-    end = rank.last(ScriptEnd)
-    if end:
-        return not end.raised or bool(_NETWORK.search(end.raised))
+    if rank.last(ScriptEnd):
+        return ended_by_others(rank)
     last = rank.last(Collective, DdpForward, Batch)
     issued = group.issued[rank.rank]
     return last is not None and not isinstance(last, Batch) and not (issued and last is issued[-1].seen)

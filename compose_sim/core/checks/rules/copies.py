@@ -27,7 +27,8 @@ from compose_sim.core.checks import (
 )
 from compose_sim.core.checks.drifting_copies import DriftingCopy, drifting_copy, unreduced_copies
 from compose_sim.core.checks.repeated_steps import step_place
-from compose_sim.core.checks.replica_diff import Difference, step_at
+from compose_sim.core.checks.replica_diff import Difference
+from compose_sim.core.checks.rules.updates import differs
 from compose_sim.core.checks.sketches import Ranks, distance, norm, optimizers, parameter_names
 from compose_sim.core.checks.tolerances import MIN_STEPS, ROUNDING_COMBINATION
 from compose_sim.core.events.observations import Observed, RankObserved
@@ -45,8 +46,6 @@ from compose_sim.node.records.precautions import ReplicatedTensor
 from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place, Shape
 from compose_sim.node.records.replays import RecordedModels
-
-_MAX_METRIC = 8  # numbers: a metric
 
 
 @check(
@@ -413,13 +412,13 @@ def not_sharded(case: Case, different: Iterable[Difference]) -> Result | None:
     found = next(iter(different), None)
     if found is None or not any(each.divided_by_fsdp for each in case.observed.of(RecordedModels)):
         return None
-    step = step_at(case.observed, found)
-    return failed(
-        f"after step {found.nth} {found} differs between ranks ({found.who}): FSDP does not shard it, and does not reduce its gradient",
+    return differs(
+        case,
+        found,
+        ": FSDP does not shard it, and does not reduce its gradient",
         fix="Let FSDP manage it (leave it out of `ignored_params` and `ignored_modules`), or all-reduce its gradient and "
         "divide it by the number of ranks before each step.",
-        at=step.at if step else None,
-        ranks=sorted(rank for agreeing in found.agreeing for rank in agreeing),
+        is_certain=True,
     )
 
 

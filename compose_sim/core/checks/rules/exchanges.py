@@ -14,7 +14,8 @@ from itertools import pairwise
 from math import isfinite, prod
 
 from compose_sim.core.checks import CHECKPOINT_ENDINGS, Case, Result, failed, names_text, ranks_text, warned, where
-from compose_sim.core.checks.replica_diff import MAX_METRIC, Difference, Key, samples_of, step_at
+from compose_sim.core.checks.replica_diff import MAX_METRIC, Difference, Key, samples_of
+from compose_sim.core.checks.rules.updates import differs
 from compose_sim.core.checks.sketches import (
     Optimizer,
     Ranks,
@@ -147,13 +148,12 @@ def _is_undone(step: SketchedStep, later: SketchedStep, row: int) -> bool:
 
 def joined_apart(case: Case, found: Difference) -> Result:
     """Warn of replicas that differ because they left a join with other states of their optimizers."""
-    step = step_at(case.observed, found)
-    return warned(
-        f"after step {found.nth} {found} differs between ranks ({found.who}), for the first time after a join in which they took "
-        "different numbers of steps: a join gives all ranks the same weights at its end, but each keeps its own optimizer state",
+    return differs(
+        case,
+        found,
+        ", for the first time after a join in which they took different numbers of steps: a join gives all ranks the same weights "
+        "at its end, but each keeps its own optimizer state",
         fix="Give each rank the same number of batches, or broadcast the optimizer's state after the join.",
-        at=step.at if step else None,
-        ranks=[rank for ranks in found.agreeing for rank in ranks],
     )
 
 

@@ -22,16 +22,17 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
-from compose_sim.core.checks.printed_evaluations import unlike_computed, unlike_one
-from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
-from compose_sim.core.checks.reported_means import (
+from compose_sim.core.checks.printed_numbers import (
     EVALUATION,
     MIN_EVALUATIONS,
     NUMBER,
     MeanOfMeans,
     means_of_means,
     means_of_ranks,
+    unlike_computed,
+    unlike_one,
 )
+from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
 from compose_sim.core.checks.rules.copies import RanksEvaluated, evaluations
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo

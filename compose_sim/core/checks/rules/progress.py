@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compose_sim.core.checks import Case, Result, check, failed, not_applicable, passed, ranks_text, warned, where
-from compose_sim.core.checks.rules.loaders import Epoch, Loader, calls_by_batch, groups, training_loaders
+from compose_sim.core.checks.epochs import Epoch, Loader, calls_by_batch, groups, training_loaders
 from compose_sim.core.checks.source import parsed
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.core.text import format_count
@@ -60,8 +60,9 @@ _FIX_SKIP = (
     "batch on every rank or on none."
 )
 
+# What a rank's error contains if the end, or the data, of another rank broke a collective.
 _BY_OTHERS = re.compile(
-    r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|Dist[A-Z]\w{0,60}Error"
+    r"gloo|c10d|[Nn][Cc][Cc][Ll]|closed by peer|reset by peer|[Tt]imed? ?out|preamble|Dist[A-Z]\w{0,60}Error"
 )
 
 
@@ -81,8 +82,9 @@ class _Way:
 @check("uneven-inputs", "Do all ranks train on equally many batches?", may_follow=("rank-confusion",))
 def uneven_inputs(case: Case) -> Result:
     """Compare how far the ranks of a group had come when one of them had no batch left."""
-    skipped = _skipped(case) or _never_used(case)
-    if skipped:
+    joins = any(each.enabled for each in case.observed.of(Join))
+    broke_off = case.verdict in ("hung", "failed") and not joins
+    if broke_off and (skipped := _skipped(case) or _never_used(case)):
         return skipped
     by_group: dict[tuple[int, ...], list[dict[int, Loader]]] = {}
     for by_rank in training_loaders(case):
@@ -92,11 +94,12 @@ def uneven_inputs(case: Case) -> Result:
     raised = {each.rank for each in ends if _raised_by_itself(each)}
     ways = {group: _ways(group, training, raised) for group, training in by_group.items()}
     if not any(len(members) > 1 for members in ways.values()):
-        return _judge_by_hand(case) or not_applicable("fewer than two ranks train one model from a DataLoader")
+        by_hand = _judge_by_hand(case) if broke_off else None
+        return by_hand or not_applicable("fewer than two ranks train one model from a DataLoader")
     counts = sorted({way.synchronized for members in ways.values() for way in members.values()})
     if not any(counts):
         return not_applicable("no DDP model is trained on the batches")
-    if _joins(case):
+    if joins:
         return passed("the training runs inside join(), which answers for ranks without batches")
     for members in ways.values():
         for ended, way in members.items():
@@ -119,10 +122,6 @@ def uneven_inputs(case: Case) -> Result:
 
 def _raised_by_itself(end: ScriptEnd) -> bool:
     return bool(end.raised) and not _BY_OTHERS.search(end.raised or "")
-
-
-def _joins(case: Case) -> bool:
-    return any(each.enabled for each in case.observed.of(Join))
 
 
 def _ways(group: tuple[int, ...], training: list[dict[int, Loader]], raised: Collection[int]) -> dict[int, _Way]:
@@ -199,8 +198,6 @@ def _uneven(members: dict[int, _Way], ended: int, further: list[int]) -> Result:
 
 def _skipped(case: Case) -> Result | None:
     """Find a forward pass in training that some ranks of a group left without a backward pass, and went on to the next."""
-    if case.verdict not in ("hung", "failed") or _joins(case):
-        return None
     for group in groups(case):
         passes = {rank: _passes(case.observed.ranks[rank]) for rank in group if rank in case.observed.ranks}
         for number, together in enumerate(zip(*(mine for mine in passes.values()), strict=False)):
@@ -222,8 +219,7 @@ def _skipped(case: Case) -> Result | None:
 
 def _never_used(case: Case) -> Result | None:
     """Find a batch that some ranks took without calling the model, and went on to the next, while others called it."""
-    ends = case.observed.of(ScriptEnd)
-    if case.verdict not in ("hung", "failed") or _joins(case) or any(map(_raised_by_itself, ends)):
+    if any(map(_raised_by_itself, case.observed.of(ScriptEnd))):
         return None
     for by_rank in training_loaders(case):
         for group in groups(case, by_rank):
@@ -258,8 +254,6 @@ def _passes(rank: RankObserved) -> list[tuple[DdpForward, LossValue | None]]:
 
 def _judge_by_hand(case: Case) -> Result | None:
     """Without a loader, find ranks that have left the loop while others wait in one more forward or backward pass."""
-    if case.verdict not in ("hung", "failed") or _joins(case):
-        return None
     for group in groups(case):
         members = [case.observed.ranks[rank] for rank in group if rank in case.observed.ranks]
         if len(members) < 2:
@@ -287,7 +281,7 @@ def _judge_by_hand(case: Case) -> Result | None:
 
 
 def _waits_in_model(rank: RankObserved) -> bool:
-    return isinstance(rank.last(Collective, DdpForward), DdpForward) and _ended_by_others(rank)
+    return isinstance(rank.last(Collective, DdpForward), DdpForward) and ended_by_others(rank)
 
 
 def _has_left(rank: RankObserved, known: int) -> bool:
@@ -296,7 +290,7 @@ def _has_left(rank: RankObserved, known: int) -> bool:
     if end is not None and not end.raised:
         return True
     waits = isinstance(rank.last(Collective, DdpForward, OptimizerStep), Collective)
-    return waits and _own_collectives(rank) > known and _ended_by_others(rank)
+    return waits and _own_collectives(rank) > known and ended_by_others(rank)
 
 
 def _own_collectives(rank: RankObserved) -> int:
@@ -304,7 +298,7 @@ def _own_collectives(rank: RankObserved) -> int:
     return sum(1 for _ in rank.of(Collective))
 
 
-def _ended_by_others(rank: RankObserved) -> bool:
+def ended_by_others(rank: RankObserved) -> bool:
     """Return whether nothing but the absence of others ended the rank."""
     end = rank.last(ScriptEnd)
     return end is None or not end.raised or bool(_BY_OTHERS.search(end.raised))

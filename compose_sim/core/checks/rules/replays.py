@@ -16,6 +16,7 @@ from compose_sim.core.checks import (
     where,
     why_no_step,
 )
+from compose_sim.core.checks.epochs import pairs_text
 from compose_sim.core.checks.repeated_steps import (
     beyond_tolerance,
     comparable,
@@ -29,7 +30,6 @@ from compose_sim.core.checks.repeated_steps import (
     tolerance_of,
 )
 from compose_sim.core.checks.replica_diff import exchanges_activations
-from compose_sim.core.checks.rules.loaders import pairs_text
 from compose_sim.core.checks.rules.samples import pairs_with_the_same
 from compose_sim.core.checks.rules.slopes import MIN_PROBED_STEPS, judge_slopes, wrong_pairs
 from compose_sim.core.checks.rules.updates import judge_update, never_updated

@@ -16,7 +16,6 @@ from compose_sim.core.checks import (
     not_applicable,
     passed,
     ranks_text,
-    warned,
     where,
 )
 from compose_sim.core.checks.drifting_copies import begun_apart
@@ -47,6 +46,7 @@ from compose_sim.core.checks.rules.exchanges import (
 )
 from compose_sim.core.checks.rules.updates import (
     begun_outside,
+    differs,
     is_outside,
     other_attributes,
     other_constants,
@@ -60,6 +60,9 @@ from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.core.text import format_count
 from compose_sim.node.records.models import BY_HAND, DdpModel, OptimizerStep, SteppedModel, UnusedParameters
 from compose_sim.node.records.process_groups import Collective, DdpForward, ProcessGroup, UntrackedWait
+
+_WHY_KEPT = ": they average weights now and then, but not all of them"
+_FIX_KEPT = "Average all parameters, unless each rank keeps some on purpose, as personal layers in federated learning."
 
 
 @check(
@@ -117,7 +120,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
                 return _failed(case, found, has_models)
         if comparison.excused:
             if nothing := of_nothing(case, comparison.ranks):
-                return _exchanged_nothing(comparison.excused[0], nothing)
+                return _exchanged_nothing(case, comparison.excused[0], nothing)
             reasons.append(f"{comparison.excused[0]} differs, but {EXCHANGED}")
         after_join = after_join or comparison.after_join
         for found in _without_consequences(comparison.different):
@@ -131,7 +134,7 @@ def _compared(case: Case, copy: Result | None) -> Result:
     problem = (
         left_out(case)
         or overwritten(case)
-        or (_kept_apart(case, kept) if kept else None)
+        or (differs(case, kept, _WHY_KEPT, fix=_FIX_KEPT) if kept else None)
         or (joined_apart(case, after_join) if after_join else None)
         or (begun_outside(case, outside) if outside else None)
         or copy
@@ -149,24 +152,15 @@ def _compared(case: Case, copy: Result | None) -> Result:
     return passed(_equal_text(case, comparisons))
 
 
-def _kept_apart(case: Case, found: Difference) -> Result:
-    step = step_at(case.observed, found)
-    return warned(
-        f"after step {found.nth} {found} differs between ranks ({found.who}): they average weights now and then, but not all of them",
-        fix="Average all parameters, unless each rank keeps some on purpose, as personal layers in federated learning.",
-        at=step.at if step else None,
-        ranks=[rank for ranks in found.agreeing for rank in ranks],
-    )
-
-
-def _exchanged_nothing(found: Difference, exchange: Collective) -> Result:
-    return failed(
-        f"after step {found.nth} {found} differs between ranks ({found.who}), and they exchange only zeros, first in "
-        f"{exchange.op}{where(exchange.at)}: nothing makes the weights equal again",
+def _exchanged_nothing(case: Case, found: Difference, exchange: Collective) -> Result:
+    return differs(
+        case,
+        found,
+        f", and they exchange only zeros, first in {exchange.op}{where(exchange.at)}: nothing makes the weights equal again",
         fix="If the zeros are a difference to earlier weights, keep a copy of those: `p.detach().clone()`. Only detached, they share "
         "the memory of the weights and change with them.",
         at=exchange.at,
-        ranks=[rank for ranks in found.agreeing for rank in ranks],
+        is_certain=True,
     )
 
 
@@ -242,7 +236,6 @@ def _step_counts(case: Case, found: Difference) -> dict[int, int]:
 
 def _failed(case: Case, found: Difference, has_models: bool) -> Result:
     step = step_at(case.observed, found)
-    when = f"after step {found.nth}" if found.nth else "before the first step"
     together = _train_together(case, found)
     by_steps = _explain_by_steps(case, found) if found.nth and (has_models or together) else None
     why, fix = (
@@ -253,12 +246,7 @@ def _failed(case: Case, found: Difference, has_models: bool) -> Result:
         or _explain(found, model_at(step, found.model), step, has_models, together=together)
     )
     may_be_unused = found.kind == "buffer" and found.nth == 0  # such as noise that only some calls of the model take
-    return (warned if may_be_unused else failed)(
-        f"{when} {found} differs between ranks ({found.who}): {why}",
-        fix=fix,
-        at=step.at if step else None,
-        ranks=[rank for ranks in found.agreeing for rank in ranks],
-    )
+    return differs(case, found, f": {why}", fix=fix, is_certain=not may_be_unused)
 
 
 def _not_reduced(case: Case, found: Difference) -> tuple[str, str] | None:

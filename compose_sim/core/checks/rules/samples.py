@@ -25,8 +25,7 @@ from compose_sim.core.checks import (
 from compose_sim.core.checks.common_draws import Pair
 from compose_sim.core.checks.common_samples import compare_indices, overlap, own_orders, read_twice
 from compose_sim.core.checks.drifting_copies import drifting_copy
-from compose_sim.core.checks.replica_diff import exchanges_parts
-from compose_sim.core.checks.rules.loaders import (
+from compose_sim.core.checks.epochs import (
     Epoch,
     Loader,
     drew_random,
@@ -40,6 +39,7 @@ from compose_sim.core.checks.rules.loaders import (
     shared_epochs,
     training_loaders,
 )
+from compose_sim.core.checks.replica_diff import exchanges_parts
 from compose_sim.core.checks.sketches import same_gradients
 from compose_sim.core.events.observations import RankObserved
 from compose_sim.node.records.data import Batch, NumberedNames, TrainingForward

@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import inf, log2, sqrt
 
 from compose_sim.core.checks import FAILED, WARNED, Case, Result, check, failed, not_applicable, passed, warned, where
+from compose_sim.core.checks.epochs import loaders, training_loaders
 from compose_sim.core.checks.loss_counts import counted_steps, divided_losses
 from compose_sim.core.checks.repeated_steps import (
     Factor,
@@ -20,7 +21,6 @@ from compose_sim.core.checks.repeated_steps import (
     step_place,
     steps_of,
 )
-from compose_sim.core.checks.rules.loaders import loaders, training_loaders
 from compose_sim.core.checks.rules.replays import alone_steps, why_not, why_not_joined
 from compose_sim.core.checks.rules.updates import hold_the_same, norms_of_parts
 from compose_sim.core.checks.sketches import ADAPTIVE, optimizers, scaled_apart
@@ -219,9 +219,7 @@ def _judged(case: Case) -> Result:
     why = why_not(case)
     if why:
         return (
-            _accumulated(case)
-            or _never_divided(case)
-            or _divided_twice(case)
+            _wrong_total(case, is_compared=False)
             or _divided_by_all(case)
             or _counted_apart(case)
             or not_applicable(why)
@@ -251,60 +249,53 @@ def _judged(case: Case) -> Result:
     if not steps or beyond_tolerance(steps, case):
         return not_applicable("the loss is not a mean over samples, so it has no scale to compare")
     scales = [1 / (step.ratio or 1.0) for step in steps]
-    return (
-        _never_divided(case)
-        or _divided_twice(case)
-        or passed(
-            f"gradients of {world_size} ranks are {min(scales):.3f} to {max(scales):.3f} times those of one rank with the same batches"
-        )
+    return _wrong_total(case, is_compared=True) or passed(
+        f"gradients of {world_size} ranks are {min(scales):.3f} to {max(scales):.3f} times those of one rank with the same batches"
     )
 
 
-def _accumulated(case: Case) -> Result | None:
-    """Find backward passes of a step that add up to the mean divided by the number of ranks, which reduction divides by again."""
-    world_size = case.observed.world_size
+def _wrong_total(case: Case, *, is_compared: bool) -> Result | None:
+    """
+    Find backward passes of a step that add up to a multiple of the mean over the step's samples.
+
+    If the gradients were compared with those of one rank (`is_compared`), that has shown whether ranks divide by their number.
+    """
+    size = case.observed.world_size
     for step, total in _added_up(case):
-        if abs(total * world_size - 1) < LOSS_FACTOR:
+        passes = step.backwards
+        if not is_compared and abs(total * size - 1) < LOSS_FACTOR:
             return warned(
-                f"each step adds up {step.backwards} backward passes of a loss divided by {1 / (step.mean_times or 1.0):.4g}: together "
-                f"1/{world_size} of the mean, and reduction takes the mean over {world_size} ranks as well",
+                f"each step adds up {passes} backward passes of a loss divided by {1 / (step.mean_times or 1.0):.4g}: together "
+                f"1/{size} of the mean, and reduction takes the mean over {size} ranks as well",
                 fix="Divide the loss by the number of backward passes that this rank makes per step.",
                 at=step.at,
             )
+        if abs(total - passes) < LOSS_FACTOR and _takes_one_batch_a_pass(case, step):
+            return warned(
+                f"each step adds up {passes} backward passes, each of the mean over a batch, and nothing divides by {passes}: its "
+                f"gradient is {passes} times the mean over all samples of the step",
+                fix=f"Divide the loss of each batch: `(loss / {passes}).backward()`. If the learning rate is meant for the sum, "
+                "nothing is wrong.",
+                at=step.at,
+            )
+        if passes > _MAX_TERMS and abs(total * passes - 1) < LOSS_FACTOR:
+            return warned(
+                f"each step adds up {passes} backward passes, each of a mean divided by {passes**2}, as if the loss is divided by "
+                f"{passes} twice: the gradient is 1/{passes} of the mean over all samples of the step",
+                fix=f"Divide the loss of each batch by {passes} once. A library that accumulates, such as Accelerate, does so.",
+                at=step.at,
+            )
     return None
 
 
-def _never_divided(case: Case) -> Result | None:
-    """Find backward passes of a step, each of the mean over a batch of one loader, that nothing divides by their number."""
+def _takes_one_batch_a_pass(case: Case, step: SketchedStep) -> bool:
+    """Return whether each pass has a batch of the only loader, for an optimizer of which a factor changes the steps."""
     if len(training_loaders(case) or loaders(case)) != 1:
-        return None  # loaders of several domains, whose losses are added
-    steps = [each for each in case.observed.of(RecordedStep) if each.rank == 0]
-    for step, total in _added_up(case):
-        own = [each.fetched for each in steps if each.optimizer == step.optimizer]
-        batches = {later - earlier for earlier, later in pairwise(own)}
-        is_adaptive = step.type.startswith((*ADAPTIVE, BY_HAND))  # it undoes a factor, or may divide
-        if abs(total - step.backwards) < LOSS_FACTOR and batches == {step.backwards} and not is_adaptive:
-            return warned(
-                f"each step adds up {step.backwards} backward passes, each of the mean over a batch, and nothing divides by "
-                f"{step.backwards}: its gradient is {step.backwards} times the mean over all samples of the step",
-                fix=f"Divide the loss of each batch: `(loss / {step.backwards}).backward()`. If the learning rate is meant for the "
-                "sum, nothing is wrong.",
-                at=step.at,
-            )
-    return None
-
-
-def _divided_twice(case: Case) -> Result | None:
-    """Find backward passes of a step, each of a mean, that are divided by the square of their number."""
-    for step, total in _added_up(case):
-        if step.backwards > _MAX_TERMS and abs(total * step.backwards - 1) < LOSS_FACTOR:
-            return warned(
-                f"each step adds up {step.backwards} backward passes, each of a mean divided by {step.backwards**2}, as if the loss is "
-                f"divided by {step.backwards} twice: the gradient is 1/{step.backwards} of the mean over all samples of the step",
-                fix=f"Divide the loss of each batch by {step.backwards} once. A library that accumulates, such as Accelerate, does so.",
-                at=step.at,
-            )
-    return None
+        return False  # loaders of several domains, whose losses are added
+    own = [each.fetched for each in case.observed.ranks[0].of(RecordedStep) if each.optimizer == step.optimizer]
+    batches = {later - earlier for earlier, later in pairwise(own)}
+    is_adaptive = step.type.startswith((*ADAPTIVE, BY_HAND))  # it undoes a factor, or may divide
+    return batches == {step.backwards} and not is_adaptive
 
 
 def _added_up(case: Case) -> Iterator[tuple[SketchedStep, float]]:

@@ -256,8 +256,21 @@ def is_outside(case: Case, found: Difference, has_models: bool) -> bool:
     return max(matrices) < max(sum(1 for _ in rank.of(OptimizerStep)) for rank in case.observed)
 
 
+def differs(
+    case: Case, found: Difference, why: str, *, fix: str, at: Place | None = None, is_certain: bool = False
+) -> Result:
+    """Report that a tensor differs between ranks, since when, and why."""
+    when, step = f"after step {found.nth}" if found.nth else "before the first step", step_at(case.observed, found)
+    return (failed if is_certain else warned)(
+        f"{when} {found} differs between ranks ({found.who}){why}",
+        fix=fix,
+        at=at or (step.at if step else None),
+        ranks=[rank for alike in found.agreeing for rank in alike],
+    )
+
+
 def begun_outside(case: Case, found: Difference) -> Result:
-    """Warn of such a parameter."""
+    """Warn of a parameter beside the wrapper that differed from the start."""
     step = step_at(case.observed, found)
     return warned(
         f"{found} is outside DistributedDataParallel, and {found.who} from the start, in training with samples of one data set",

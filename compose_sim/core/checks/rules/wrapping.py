@@ -24,8 +24,8 @@ from compose_sim.core.checks import (
     warned,
     where,
 )
+from compose_sim.core.checks.printed_numbers import NUMBER
 from compose_sim.core.checks.replica_diff import Difference, compare
-from compose_sim.core.checks.reported_means import NUMBER
 from compose_sim.core.checks.rules.copies import evaluations
 from compose_sim.core.checks.rules.slopes import FIX_GATHER
 from compose_sim.core.checks.sketches import alike, is_known, optimizers

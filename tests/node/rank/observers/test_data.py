@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compose_sim.core.checks.rules.loaders import indices_of, rows_of
+from compose_sim.core.checks.epochs import indices_of, rows_of
 from compose_sim.node.rank.observers.samples import scaled_by_itself
 from compose_sim.node.records.data import Batch, EpochProgress, GivenRows, LoaderInfo, NumberedNames, RandomDraws
 from compose_sim.node.records.models import SpreadTaken
