@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...records.data import LoaderRanks, RandomDraws, TrainingForward
 from .. import tracked
@@ -24,9 +24,8 @@ _FORWARDS, _LAST_STATE, _GROUPS = "randomness.forwards", "randomness.last_state"
 _LOADS, _LOOKED_FROM, _MAX_LOADS = "randomness.loads", "randomness.looked_from", 4
 _DEPTH, _CUDA_STATE = 4, 16  # of dicts and lists in a file; bytes of the state of a GPU's generator
 _SAMPLES = 4  # at least, in a batch that may not be read
-_OF_A_SAMPLE = (
-    8  # numbers from generators of modules: fewer may be decisions that ranks make alike, such as which layers to skip
-)
+# Numbers from generators of modules: fewer may be decisions that ranks make alike, such as which layers to skip
+_OF_A_SAMPLE = 8
 _WORDS = 624  # in the state of a Mersenne twister: it returns this many numbers, then generates new ones
 _State = tuple[int, int, int]  # a hash of it, how many more numbers it returns, a hash of what those are made from
 _States = dict[str, Any]  # generator -> _State
@@ -41,40 +40,28 @@ def install() -> None:
 
 def _fetch(context: RankContext, call: points.TorchCall) -> points.Steps:
     """Follow the making of a batch, in the rank and in the workers."""
-    before = _before_fetch(context, call.arguments[1])
-    yield
-    if before is not None:
-        _after_one_fetch(context, before)
-
-
-def _before_fetch(context: RankContext, index: Any) -> tuple[Iteration, int, _States] | None:
     iteration: Iteration | None = context.memory.get(FETCHING if context.is_here else BEGUN)
     if iteration is None:
-        return None
+        return
     epochs, fetches, _ = _LOOKS.get(context.mode, _THOROUGH)
     iteration.fetches += 1
     if iteration.epoch >= epochs or iteration.fetches > fetches:
-        return None
-    size = len(index) if isinstance(index, (list, tuple)) else 1
-    return iteration, size, generator_states(iteration.loader.generators)
-
-
-def _after_one_fetch(context: RankContext, before: tuple[Iteration, int, _States]) -> None:
-    iteration, size, states = before
+        return
+    index, before = call.arguments[1], generator_states(iteration.loader.generators)
+    yield
     after = generator_states(iteration.loader.generators)
-    drawn = {name: (state[0], draws(state, after[name])) for name, state in states.items() if name in after}
-    record = RandomDraws(
-        loader=iteration.loader.number,
-        epoch=iteration.epoch,
-        fetch=iteration.fetches - 1,
-        size=size,
-        worker=None if context.is_here else _worker(),
-        states={name: state for name, state in drawn.items() if state[1]},
+    drawn = {name: (state[0], draws(state, after[name])) for name, state in before.items() if name in after}
+    note = context.note if context.is_here else context.observations.note_from_child
+    note(
+        RandomDraws(
+            loader=iteration.loader.number,
+            epoch=iteration.epoch,
+            fetch=iteration.fetches - 1,
+            size=len(index) if isinstance(index, (list, tuple)) else 1,
+            worker=None if context.is_here else _worker(),
+            states={name: state for name, state in drawn.items() if state[1]},
+        )
     )
-    if context.is_here:
-        context.note(record)
-    else:
-        context.observations.note_from_child(record)
 
 
 def _worker() -> int | None:
@@ -138,48 +125,36 @@ def draws(before: _State, after: _State) -> int:
 
 
 def _forward(context: RankContext, call: points.TorchCall) -> points.Steps:
-    begun = _before_forward(context, call.owner, (call.arguments[1:], call.options))
-    yield
-    if begun is not None:
-        _after_forward(context, begun)
-
-
-class _Begun(NamedTuple):
-    """What was seen before a forward pass of a model."""
-
-    fields: dict[str, Any]  # the first ones of a TrainingForward
-    state: _State  # of torch's own generator
-    least: int  # how many numbers the model's layers draw at least
-    kept: list[tuple[Any, _State]]  # the generators that modules keep, each with its state
-
-
-def _before_forward(context: RankContext, model: Any, given: Any) -> _Begun | None:
-    """Return what is seen before a forward pass; None if it is not recorded."""
-    torch = sys.modules["torch"]
-    if not torch.is_grad_enabled() or not model.training:
-        return None
-    active: Iteration | None = context.memory.get(ACTIVE)
+    """Compare the generators before and after a forward pass, and with those when its batch was taken."""
+    model, active = call.owner, context.memory.get(ACTIVE)
+    if not sys.modules["torch"].is_grad_enabled() or not model.training:
+        return
     forward = context.memory[_FORWARDS] = context.memory.get(_FORWARDS, 0) + 1
     is_noted = _is_looked_at(context, forward)
     if active is None and not is_noted:
-        return None
+        return
     number, ranks = _group_of(context, model)
     _count_forward(context, active, (number, ranks), bool(model.require_backward_grad_sync))
     if not is_noted:
-        return None
-    state = _device_state()
-    rows, _ = rows_of(given, wait=context.thorough) or (None, None)
-    fields: dict[str, Any] = {"model": number, "ranks": ranks, "forward": forward - 1, "rows": rows}
-    fields["loads"] = context.memory.get(_LOADS, 0)
-    last = context.memory.get(_LAST_STATE)
-    if last is not None:
-        fields.update(loop=last[0], loop_drew=draws(last, state))
-    if active is None:
-        fields.update(at=place())
-    else:
-        fields.update(loader=active.loader.number, epoch=active.epoch)
+        return
+    before = _device_state()
+    rows, _ = rows_of((call.arguments[1:], call.options), wait=context.thorough) or (None, None)
+    where = {"at": place()} if active is None else {"loader": active.loader.number, "epoch": active.epoch}
+    loads, last = context.memory.get(_LOADS, 0), context.memory.get(_LAST_STATE)
+    loop = {} if last is None else {"loop": last[0], "loop_drew": draws(last, before)}
+    least = _dropouts_of(model) * (len(rows) if rows else _SAMPLES)  # numbers that its layers draw
     kept = [(each, torch_state(each)) for each in _generators_of(model)]
-    return _Begun(fields, state, _dropouts_of(model) * (len(rows) if rows else _SAMPLES), kept)
+    yield
+    after = context.memory[_LAST_STATE] = _device_state()
+    state, drew = before[0], draws(before, after)
+    if drew and before[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
+        drew = max(drew, least)
+    if not drew:  # ranks share numbers only if they share those that they use
+        counts = [(each[0], draws(each, torch_state(generator))) for generator, each in kept]
+        many = sum(count for _, count in counts)
+        if many and many >= _OF_A_SAMPLE * len(rows or ()):
+            state, drew = zlib.crc32(repr([each for each, count in counts if count]).encode()), many
+    context.note(TrainingForward(number, ranks, forward - 1, rows, state, drew, loads=loads, **where, **loop))
 
 
 def _loaded(context: RankContext, _: points.TorchCall) -> points.Steps:
@@ -237,19 +212,6 @@ def _group_of(context: RankContext, model: Any) -> tuple[int, tuple[int, ...]]:
     if number not in groups:
         groups[number] = tuple(sys.modules["torch"].distributed.get_process_group_ranks(model.process_group))
     return number, groups[number]
-
-
-def _after_forward(context: RankContext, begun: _Begun) -> None:
-    after = context.memory[_LAST_STATE] = _device_state()
-    state, drew = begun.state[0], draws(begun.state, after)
-    if drew and begun.state[1:] == after[1:]:  # only the generator of a GPU, whose state does not count the numbers
-        drew = max(drew, begun.least)
-    if not drew:  # ranks share numbers only if they share those that they use
-        counts = [(before[0], draws(before, torch_state(generator))) for generator, before in begun.kept]
-        many = sum(count for _, count in counts)
-        if many and many >= _OF_A_SAMPLE * len(begun.fields["rows"] or ()):
-            state, drew = zlib.crc32(repr([each for each, count in counts if count]).encode()), many
-    context.note(TrainingForward(**begun.fields, state=state, drew=drew))
 
 
 def _keep_state(context: RankContext) -> None:

@@ -14,8 +14,6 @@ from ..context import RankContext
 from ..torch_hooks import points
 from .models import PENDING
 
-_BEGAN = "timings.backward_began"
-
 
 def install() -> None:
     points.BACKWARD.subscribe(_backward)
@@ -26,29 +24,29 @@ def end(context: RankContext) -> None:
 
 
 def _backward(context: RankContext, call: points.TorchCall) -> points.Steps:
-    _before(context, call.value("tensors"))
+    times, began = context.times, time.monotonic()
+    if context.memory.get(PENDING):
+        times.waits_not_before = math.inf
+        context.progress.set("waiting_since", 0)
+        tensors = call.value("tensors")
+        root = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        _time_last_gradient(context, getattr(root, "grad_fn", None))
     try:
         yield
     finally:
-        _after(context)
+        computed, times.waits_not_before = times.waits_not_before, 0.0
+        times.work("backward", began, computed if began < computed < math.inf else 0.0)
 
 
-def _before(context: RankContext, tensors: Any) -> None:
-    times = context.times
-    context.memory[_BEGAN] = time.monotonic()
-    if not context.memory.get(PENDING):
-        return
-    times.waits_not_before = math.inf
-    context.progress.set("waiting_since", 0)
-    root = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-    node = getattr(root, "grad_fn", None)
+def _time_last_gradient(context: RankContext, node: Any) -> None:
+    """Note when the backward pass that begins at this node has computed its last gradient."""
     if node is None:
         return
     engine = sys.modules["torch"].autograd.Variable._execution_engine
 
     def computed() -> None:
-        times.waits_not_before = now = time.monotonic()
-        context.progress.set("waiting_since", times.unix_micros(now))
+        context.times.waits_not_before = now = time.monotonic()
+        context.progress.set("waiting_since", context.times.unix_micros(now))
 
     def begin(_: Any) -> None:
         handle.remove()
@@ -56,11 +54,3 @@ def _before(context: RankContext, tensors: Any) -> None:
         engine.queue_callback(computed)
 
     handle = node.register_prehook(begin)  # a hook of the tensor would take 10 µs more
-
-
-def _after(context: RankContext) -> None:
-    computed = context.times.waits_not_before
-    context.times.waits_not_before = 0.0
-    began = context.memory.pop(_BEGAN, None)
-    if began is not None:
-        context.times.work("backward", began, computed if began < computed < math.inf else 0.0)
