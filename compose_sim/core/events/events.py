@@ -34,7 +34,8 @@ _WHEREABOUTS: Mapping[str, Any] = {
     **{"since_s": _NUMBER, "doing": str, "waiting_in": str, "place": _PLACE, "frames": ("list", _FRAME)},
     **{"threads": ("list", _PLACE), "workers": ("list", ("fields", {"pid": int, "doing": str, "place": _PLACE}))},
     **{"locked_in_c": bool, "steps": int, "collectives": int, "batches": int},
-    **{"on_device": bool, "pending": ("list", ("fields", _PENDING)), "reached": ("dict", int)},
+    **{"on_device": bool, "reached": ("dict", int)},
+    **dict.fromkeys(("pending", "recent"), ("list", ("fields", _PENDING))),
 }
 
 # Kind -> field -> type. ("list", T) is a list of T, ("dict", T) maps names to T, ("row", T, …) is a list of exactly

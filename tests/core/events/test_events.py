@@ -14,7 +14,7 @@ from compose_sim.core.events.events import DATA, KINDS, Event, parse_event, pars
 from compose_sim.core.state.fold import fold
 from compose_sim.core.state.state import initial_state
 from compose_sim.core.verdict.verdict import is_over, judge, reason_to_stop
-from tests.builders import a_plan
+from tests.builders import ROOT, a_plan
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -129,6 +129,21 @@ def test_an_event_with_a_field_of_the_wrong_type_is_ignored(data: Any) -> None:
     line = {"t": 1.0, "kind": "rank-exited", "node": "node-0", "rank": 0, "generation": 0, "data": data}
 
     assert parse_event(json.dumps(line)) is None
+
+
+def test_every_field_that_is_read_of_events_has_a_type() -> None:
+    """A rank can write events into its node's file: what has no type may be anything."""
+    folders = [ROOT / "compose_sim" / "core" / name for name in ("state", "verdict", "report", "view")]
+    read = {
+        (file.name, name)
+        for folder in folders
+        for file in folder.glob("*.py")
+        for name in re.findall(r"\b(?:data|stall|dump)(?:\.get\(|\[)\"(\w+)\"", file.read_text())
+    }
+    known = re.findall(r"'(\w+)':", repr({**DATA}))
+
+    assert len(read) > 50
+    assert {(file, name) for file, name in read if name not in known} == set()
 
 
 @pytest.mark.parametrize("kind", [[], {}, 1, None])
