@@ -81,10 +81,6 @@ def _on_environment(state: ClusterState, event: Event) -> ClusterState:
     return replace(state, versions=dict(islice({**state.versions, **new}.items(), _MAX_VERSIONS)))
 
 
-def _on_hang(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, hang=_failure_of(event, "hang"))
-
-
 def _on_note(state: ClusterState, event: Event) -> ClusterState:
     message = str(event.data.get("message", ""))
     return state if message in state.notes else replace(state, notes=(*state.notes, message))
@@ -159,10 +155,6 @@ def _on_driver_metric(state: ClusterState, event: Event) -> ClusterState:
     return replace(state.with_metrics(event.data), first_step_at=first, driver=driver)
 
 
-def _on_driver_numbers(state: ClusterState, event: Event) -> ClusterState:
-    return state.with_metrics(new_numbers(event, state.metrics))
-
-
 def _on_fault(state: ClusterState, event: Event) -> ClusterState:
     """`begun` is written just before the first action, `done` after the last."""
     fault = record_of_event(event)
@@ -192,14 +184,6 @@ def _on_refused(state: ClusterState, event: Event) -> ClusterState:
     return replace(state, faults=faults)
 
 
-def _on_link(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, links=tuple(event.data.get("links") or ()))
-
-
-def _on_scale(state: ClusterState, event: Event) -> ClusterState:
-    return replace(state, wanted=tuple(event.data.get("names") or ()), wanted_at=event.t)
-
-
 def _on_recovered(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     recovery = Recovery(
@@ -221,7 +205,7 @@ _FOLDS_OF_LINES: Mapping[str, Callable[[ClusterState, Sequence[Event]], ClusterS
 _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "started": _on_started,
     "environment": _on_environment,
-    "hang": _on_hang,
+    "hang": lambda state, event: replace(state, hang=_failure_of(event, "hang")),
     "note": _on_note,
     "feature-off": _on_feature_off,
     "ended": _on_ended,
@@ -232,12 +216,12 @@ _HANDLERS: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "fault": _on_fault,
     "heal": _on_heal,
     "refused": _on_refused,
-    "link": _on_link,
-    "scale": _on_scale,
+    "link": lambda state, event: replace(state, links=tuple(event.data.get("links") or ())),
+    "scale": lambda state, event: replace(state, wanted=tuple(event.data.get("names") or ()), wanted_at=event.t),
     "recovered": _on_recovered,
 }
 _OF_DRIVER: Mapping[str, Callable[[ClusterState, Event], ClusterState]] = {
     "exception": _on_driver_exception,
     "metric": _on_driver_metric,
-    "numbers": _on_driver_numbers,
+    "numbers": lambda state, event: state.with_metrics(new_numbers(event, state.metrics)),
 }

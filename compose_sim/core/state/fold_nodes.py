@@ -88,21 +88,14 @@ def _on_gpus(state: ClusterState, event: Event) -> ClusterState:
     message = str(event.data.get("message", ""))
     if not message:
         return state
-    return state.with_failure(Failure(t=event.t, kind="start", node=event.node, message=message))
+    return state.with_failure(Failure.of(event, "start", message))
 
 
 def _on_start_failed(state: ClusterState, event: Event) -> ClusterState:
     """A node reports why it cannot start any rank."""
     hint = str(event.data.get("hint", ""))
-    failure = Failure(
-        t=event.t,
-        kind=GAP if event.data.get("gap") else "start",
-        node=event.node,
-        message=str(event.data.get("message", "")),
-        traceback=f"Try: {hint}" if hint else "",
-        generation=event.generation,
-    )
-    return state.with_failure(failure)
+    kind, message = GAP if event.data.get("gap") else "start", str(event.data.get("message", ""))
+    return state.with_failure(Failure.of(event, kind, message, f"Try: {hint}" if hint else ""))
 
 
 def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
@@ -111,12 +104,8 @@ def _on_node_lost(state: ClusterState, event: Event) -> ClusterState:
     if not node:
         return state
     reason = event.data.get("reason", "its connection to the master ended")
-    message = f"{name} was lost: {reason}"
     injected = bool(event.data.get("injected"))
-    failure = Failure(
-        t=event.t, kind="exit", node=name, message=message, generation=event.generation, injected=injected
-    )
-    state = state.with_failure(failure)
+    state = state.with_failure(Failure.of(event, "exit", f"{name} was lost: {reason}", node=name, injected=injected))
     return state.with_node(replace(node, phase="lost", gone_at=event.t))
 
 

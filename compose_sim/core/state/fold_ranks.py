@@ -115,16 +115,9 @@ def _on_exception(state: ClusterState, event: Event) -> ClusterState:
     data = event.data
     message = describe(data.get("type") or "Exception", data.get("message") or "", data.get("traceback") or "")
     hint, gap = data.get("hint", ""), data.get("gap", "")
-    failure = Failure(
-        t=event.t,
-        kind=GAP if gap else "exception",
-        node=event.node,
-        rank=event.rank,
-        message=f"{gap}: {message}" if gap else message,
-        traceback="\n".join(part.rstrip() for part in (data.get("traceback", ""), hint) if part),
-        generation=event.generation,
-    )
-    return _update_rank(state, event, exception=failure)
+    traceback = "\n".join(part.rstrip() for part in (data.get("traceback", ""), hint) if part)
+    kind, message = (GAP, f"{gap}: {message}") if gap else ("exception", message)
+    return _update_rank(state, event, exception=Failure.of(event, kind, message, traceback))
 
 
 def _on_script_ended(state: ClusterState, event: Event) -> ClusterState:
@@ -171,15 +164,7 @@ def _failure_of(rank: RankState, event: Event, node: NodeState | None) -> Failur
         meaning = f": {rank.exit_message}" if rank.exit_message else _OF_SHELLS.get(exit_code or 0, "")
         kind, message = "exit", f"rank {rank.rank} exited with status {exit_code}{meaning}"
     message += _why_refused(event, rank.node)
-    return Failure(
-        t=event.t,
-        kind=kind,
-        node=rank.node,
-        rank=rank.rank,
-        message=message,
-        traceback="\n".join(words),
-        generation=event.generation,
-    )
+    return Failure.of(event, kind, message, "\n".join(words), node=rank.node, rank=rank.rank)
 
 
 def _why_refused(event: Event, node: str) -> str:
@@ -198,19 +183,11 @@ def _on_resumed(state: ClusterState, event: Event) -> ClusterState:
     return replace(state, hang=None) if _is_now(state, event) else state
 
 
-def _on_halted(state: ClusterState, event: Event) -> ClusterState:
-    return _update_rank(state, event, halted_since=event.t)
-
-
 def _on_continued(state: ClusterState, event: Event) -> ClusterState:
     rank = state.ranks.get(event.rank if event.rank is not None else -1)
     if rank and rank.halted_since is not None:
         state = replace(state, halts=(*state.halts, (rank.rank, rank.halted_since, event.t))[-_MAX_HALTS:])
     return _update_rank(state, event, halted_since=None)
-
-
-def _on_breakpoint(state: ClusterState, event: Event) -> ClusterState:
-    return _update_rank(state, event, at_breakpoint=event.data.get("phase") != "released")
 
 
 def _is_now(state: ClusterState, event: Event) -> bool:
@@ -267,9 +244,9 @@ HANDLERS = {
     "stalled": _on_stalled,
     "resumed": _on_resumed,
     "dumped": lambda state, event: _update_rank(state, event, dump=event.data, dumped_at=event.t),
-    "halted": _on_halted,
+    "halted": lambda state, event: _update_rank(state, event, halted_since=event.t),
     "continued": _on_continued,
-    "breakpoint": _on_breakpoint,
+    "breakpoint": lambda state, event: _update_rank(state, event, at_breakpoint=event.data.get("phase") != "released"),
 }
 
 

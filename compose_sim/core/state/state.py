@@ -33,6 +33,12 @@ class Failure:
     injected: bool = False  # the node was removed on purpose
     is_final: bool = False  # a hang that nothing can end: the ranks wait for each other
 
+    @classmethod
+    def of(cls, event: Event, kind: str, message: str, traceback: str = "", **more: Any) -> Failure:
+        """Return what went wrong at the time and the place of an event."""
+        place = {"node": event.node, "rank": event.rank, "generation": event.generation}
+        return cls(t=event.t, kind=kind, message=message, traceback=traceback, **{**place, **more})
+
     @property
     def place(self) -> str:
         """`rank 2 on node-1`, `node-1`, or "" for a failure of the whole run."""

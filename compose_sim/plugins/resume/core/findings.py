@@ -4,55 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from compose_sim.node.records.record import Place
 
+# Of several that differ first at the same step, the one from which others follow is named first.
 Missing = Literal[
-    "not-resumed",
     "restart-failed",
+    "not-resumed",
     "older-checkpoint",
     "shards",
     "parameters",
-    "precision",
+    "off-by-one",
     "optimizer",
     "scheduler",
     "scaler",
     "average",
     "buffers",
     "accumulation",
-    "off-by-one",
+    "sampler-rank",
     "sampler-position",
     "sampler-epoch",
-    "sampler-rank",
     "random-of-rank-0",
     "random",
     "emergency-checkpoint",
+    "precision",
     "unknown",
 ]
-# Of several that differ first at the same step, the one from which others follow is named first.
-ORDER: tuple[Missing, ...] = (
-    "restart-failed",
-    "not-resumed",
-    "older-checkpoint",
-    "shards",
-    "parameters",
-    "off-by-one",
-    "optimizer",
-    "scheduler",
-    "scaler",
-    "average",
-    "buffers",
-    "accumulation",
-    "sampler-rank",
-    "sampler-position",
-    "sampler-epoch",
-    "random-of-rank-0",
-    "random",
-    "emergency-checkpoint",
-    "precision",
-    "unknown",
-)
+ORDER: tuple[Missing, ...] = get_args(Missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
