@@ -54,6 +54,24 @@ class Outermost:
         return sorted((each for each, number in self._numbers.items() if number >= 0), key=self._numbers.get)
 
 
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return all parameters of an optimizer, in the order of the groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def held_parameters() -> list[Any]:
+    """Return the parameters of all optimizers that still exist."""
+    return [each for optimizer, _ in optimizers.living() for each in parameters_of(optimizer)]
+
+
+def numbered(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of an optimizer under the names that it has for them, such as `2 of group 0`."""
+    for group_number, group in enumerate(optimizer.param_groups):
+        given = group.get("param_names") or ()
+        for number, parameter in enumerate(group["params"]):
+            yield str(given[number]) if number < len(given) else f"{number} of group {group_number}", parameter
+
+
 def local(tensor: Any) -> Any:
     """Return what this rank holds of a tensor, in the same memory: all of it, or its part of a DTensor."""
     return tensor.detach().to_local() if hasattr(tensor, "placements") else tensor.detach()

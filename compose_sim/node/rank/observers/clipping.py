@@ -91,7 +91,7 @@ def _take_call(context: RankContext, optimizer: Any) -> _Call | None:
 
 
 def _held(optimizer: Any) -> set[int]:
-    return {id(each) for group in optimizer.param_groups for each in group["params"]}
+    return {id(each) for each in tracked.parameters_of(optimizer)}
 
 
 def _made(context: RankContext, call: points.TorchCall) -> points.Steps:
@@ -144,7 +144,7 @@ def _sums(context: RankContext, optimizer: Any) -> Any:
 
 def _sharded(optimizer: Any) -> list[Any]:
     """Return the parameters that FSDP shards: flat ones, or DTensors with a placement that is not a replica."""
-    held = [each for group in optimizer.param_groups for each in group["params"]]
+    held = tracked.parameters_of(optimizer)
     return [each for each in held if _is_fsdp(each)]
 
 

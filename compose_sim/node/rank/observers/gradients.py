@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..context import RankContext, place, where
 from ..torch_hooks import points
+from ..tracked import parameters_of
 from .models import PENDING, Model, clean, living, sampled
 
 BACKWARDS, ENDED, RETAINED = "gradients.backwards", "gradients.ended", "gradients.retained"  # counts of backward passes
@@ -94,7 +95,7 @@ def left_out(context: RankContext, held: dict[int, Any]) -> list[str]:
     if not idle:
         return []
     optimizers = models_of("torch.optim.optimizer", "Optimizer")
-    trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+    trained = {id(each) for one in optimizers for each in parameters_of(one)}
     missed = [(name, each) for key, (name, each) in inside.items() if key not in trained and each.grad is not None]
     if sorted(each.dim() for _, each in missed) != sorted(each.dim() for each in idle.values()):
         return []

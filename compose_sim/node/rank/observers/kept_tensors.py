@@ -17,6 +17,7 @@ from ...records.models import KeptTensors
 from ...records.record import Place
 from ..context import RankContext, place
 from ..torch_hooks import points, updates_by_hand
+from ..tracked import parameters_of
 from . import states
 from .checkpoints import follow_loaded
 from .running_statistics import is_users
@@ -50,7 +51,7 @@ def _look_before(context: RankContext, optimizer: Any, *_: Any) -> None:
     if not step or step & (step - 1) or not updates_by_hand.stands_in(optimizer) or states.is_capturing():
         return
     context.memory[_MEMORY].is_by_hand = True
-    sizes = tuple(each.numel() for group in optimizer.param_groups for each in group["params"])
+    sizes = tuple(each.numel() for each in parameters_of(optimizer))
     _note(context, _found(), sizes, None)
 
 

@@ -204,13 +204,11 @@ def copied_model(optimizer: Any, models: list[Any]) -> tuple[int | None, int]:
     """
     from ..replay.wrapped_models import models_of  # which imports torch
 
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    held = tracked.parameters_of(optimizer)
     shapes = Counter(tuple(each.shape) for each in held if each.requires_grad and each.grad is None)
     if not shapes:
         return None, 0
-    used = {
-        id(each) for one, _ in tracked.optimizers.living() for group in one.param_groups for each in group["params"]
-    }
+    used = {*map(id, tracked.held_parameters())}
     sharded = models_of("torch.distributed.fsdp", "FSDPModule")
     for index, module in [
         *((model.index, ddp.module) for model, ddp in models),

@@ -44,9 +44,7 @@ def _storages(context: RankContext) -> dict[int, str]:
 def _held() -> Iterator[tuple[str, Any]]:
     """Yield the gradients and the parameters of all optimizers that are plain tensors."""
     torch: Any = sys.modules["torch"]
-    parameters = [
-        each for one, _ in tracked.optimizers.living() for group in one.param_groups for each in group["params"]
-    ]
+    parameters = tracked.held_parameters()
     tensors = [("parameter", each) for each in parameters] + [("gradient", each.grad) for each in parameters]
     for kind, each in tensors:
         if each is not None and type(each.detach()) is torch.Tensor and each.layout is torch.strided and each.numel():

@@ -62,8 +62,7 @@ def parameters_that_stepped(context: RankContext) -> Iterator[Any]:
     """Yield the parameters of all optimizers that have stepped."""
     for stepper in context.memory.get(_ALL, {}).values():
         optimizer = stepper.reference()
-        for group in optimizer.param_groups if optimizer is not None else ():
-            yield from group["params"]
+        yield from tracked.parameters_of(optimizer) if optimizer is not None else ()
 
 
 def _before_step(context: RankContext, optimizer: Any, *_: Any) -> None:
@@ -106,7 +105,7 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
     stepper.steps += 1
     closely, at = sampled(context, stepper.steps), updates_by_hand.place_of_step(context)
     if closely:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        held = {id(each) for each in tracked.parameters_of(optimizer)}
         stepper.models = {
             model.index: model
             for model, ddp in living(context)
@@ -125,7 +124,7 @@ def _note_step(context: RankContext, optimizer: Any) -> None:
 
 def _look_closely(context: RankContext, optimizer: Any, stepper: Stepper) -> dict[str, Any]:
     """Return the fields of a sampled step: how the gradients of each DDP model came about since the optimizer's last step."""
-    held = {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
+    held = {id(each): each for each in tracked.parameters_of(optimizer)}
     found = []
     for index, model in stepper.models.items():
         ddp = model.reference()
@@ -183,7 +182,7 @@ def _is_stepping(optimizer: int) -> bool:
 
 
 def _is_on_cpu(optimizer: Any) -> bool:
-    return all(parameter.device.type == "cpu" for group in optimizer.param_groups for parameter in group["params"])
+    return all(each.device.type == "cpu" for each in tracked.parameters_of(optimizer))
 
 
 _Follow = Callable[[RankContext, Any], None]

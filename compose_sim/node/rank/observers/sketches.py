@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...records.gradients import Sketch, SketchedStep, SketchedTensor, SketchedTensors
+from .. import tracked
 from ..context import RankContext, here, place
 from ..torch_hooks import points
 from . import parameter_names
@@ -255,20 +256,15 @@ def _reduced(node: Any, times: float) -> LossTerm:
 
 
 def _chosen(optimizer: Any) -> list[Any]:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = tracked.parameters_of(optimizer)
     return parameters[:: 1 + (len(parameters) - 1) // _MAX_TENSORS] if parameters else []
 
 
 def _rows(optimizer: Any, chosen: list[Any], models: list[Any]) -> list[SketchedTensor]:
-    """Name the parameters as `states.py` does."""
     names = {
-        id(each): (model.index, clean(name)) for model, ddp in models for name, each in ddp.module.named_parameters()
+        **{id(each): (None, own) for own, each in tracked.numbered(optimizer)},
+        **{id(each): (ddp.index, clean(name)) for ddp, it in models for name, each in it.module.named_parameters()},
     }
-    for group_number, group in enumerate(optimizer.param_groups):
-        given = group.get("param_names") or ()
-        for number, parameter in enumerate(group["params"]):
-            own = str(given[number]) if number < len(given) else f"{number} of group {group_number}"
-            names.setdefault(id(parameter), (None, own))
     return [SketchedTensor(*names[id(each)], tuple(each.shape)) for each in chosen]
 
 

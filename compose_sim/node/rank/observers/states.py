@@ -13,6 +13,7 @@ from typing import Any
 
 from ...records.models import TensorHashes, TensorRow, TensorTable
 from ..context import RankContext
+from ..tracked import numbered
 from .models import Model, clean, living
 
 _TABLES = "states.tables"
@@ -42,18 +43,15 @@ def _entries(context: RankContext, optimizer: Any) -> Iterator[tuple[TensorRow, 
     names = {id(each): (model.index, clean(name)) for model, ddp in models for name, each in _compared(model, ddp)}
     ignored = {id(each) for model, ddp in models for each in _ignored(model, ddp)}
     used = set()
-    for group_number, group in enumerate(optimizer.param_groups):
-        given = group.get("param_names") or ()
-        for number, parameter in enumerate(group["params"]):
-            if id(parameter) in ignored:
-                continue
-            own = str(given[number]) if number < len(given) else f"{number} of group {group_number}"
-            of, name = names.get(id(parameter), (None, own))
-            used.add(of)
-            yield from entry("parameter", of, name, parameter)
-            state = optimizer.state.get(parameter) or {} if hasattr(optimizer, "state") else {}
-            for key in sorted(state, key=str):
-                yield from entry("optimizer state", of, f"{name}: {key}", state[key])
+    for own, parameter in numbered(optimizer):
+        if id(parameter) in ignored:
+            continue
+        of, name = names.get(id(parameter), (None, own))
+        used.add(of)
+        yield from entry("parameter", of, name, parameter)
+        state = optimizer.state.get(parameter) or {} if hasattr(optimizer, "state") else {}
+        for key in sorted(state, key=str):
+            yield from entry("optimizer state", of, f"{name}: {key}", state[key])
     for model, ddp in models:
         if model.index in used and not ddp.broadcast_buffers:
             for name, buffer in _buffers(ddp, model):

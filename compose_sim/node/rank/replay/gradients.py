@@ -13,7 +13,7 @@ import torch
 
 from ..context import RankContext
 from ..torch_hooks import points
-from ..tracked import local
+from ..tracked import local, parameters_of
 from . import shards
 
 Gradients = list[Any]  # a tensor or None for each parameter, in the optimizer's order
@@ -73,11 +73,6 @@ class Clipped:
         factor = min(1.0, float(max_norm) / (float(total) + 1e-6))
         for parameter in parameters:
             self.factors[id(parameter)] = factor * self.factors.get(id(parameter), 1.0)
-
-
-def parameters_of(optimizer: Any) -> list[Any]:
-    """Return all parameters of an optimizer, in the order of the groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def settings_of(optimizer: Any) -> list[dict[str, Any]]:

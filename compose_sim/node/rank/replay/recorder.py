@@ -19,7 +19,7 @@ from ..torch_hooks import points
 from . import batches, shards
 from .batch_ids import LoaderNumbers, Passage
 from .chosen_samples import Numbering, length_of, random_states
-from .gradients import Clipped, gradients_of, only, parameters_of, settings_of
+from .gradients import Clipped, gradients_of, only, settings_of
 from .inputs import Inputs, held_by
 from .rng_usage import RngUsage
 from .weights import WeightRecord
@@ -193,7 +193,7 @@ class Recorder:
             "step": self.steps,
             "inputs": inputs,
             "rows": rows,
-            "held": held_by(parameters_of(optimizer)) if inputs and not self.steps else None,
+            "held": held_by(tracked.parameters_of(optimizer)) if inputs and not self.steps else None,
             "outside": self._wraps and index not in self._covered,
         }
         self._parts = None
@@ -208,11 +208,7 @@ class Recorder:
             self._pending |= {
                 "gradients": self._pending.get("gradients") or gradients_of(optimizer, self.clipped, self._flat),
                 "settings": settings_of(optimizer),
-                "names": [
-                    names.get(id(each), f"parameter {place} of group {number}")
-                    for number, group in enumerate(optimizer.param_groups)
-                    for place, each in enumerate(group["params"])
-                ],
+                "names": [names.get(id(each), f"parameter {name}") for name, each in tracked.numbered(optimizer)],
                 "by_value": self.clipped.by_value,
                 "hooked": self._hooked,
             }
@@ -245,7 +241,7 @@ class Recorder:
 
     def _may_hold_parts(self, optimizer: Any, index: int) -> bool:
         """Return whether this rank may hold parts of parameters by the script's own means, and these are few enough to keep now."""
-        parameters = parameters_of(optimizer)
+        parameters = tracked.parameters_of(optimizer)
         is_plain = all(each.layout is torch.strided and type(each.detach()) is torch.Tensor for each in parameters)
         copies = 3 * (_STEPS_IN_PARTS if self.steps else 1)
         return is_plain and index not in self._covered and copies * batches.weight(parameters) <= self._room
@@ -262,7 +258,9 @@ class Recorder:
                 continue
             self._initial_kept.add(index)
             self._flat |= shards.flat_parts(models_of("torch.distributed.fsdp", "FullyShardedDataParallel"))
-            wanted = self.rank == 0 or any(shards.is_sharded(each, self._flat) for each in parameters_of(optimizer))
+            wanted = self.rank == 0 or any(
+                shards.is_sharded(each, self._flat) for each in tracked.parameters_of(optimizer)
+            )
             if wanted and index not in self._seen:
                 self._save(self._copies(optimizer), shards.file_of(f"initial.{index}", self.rank))
 
@@ -275,7 +273,7 @@ class Recorder:
             self.context.memory[IN_CHECKPOINT] = False
 
     def _copies(self, optimizer: Any) -> list[Any]:
-        return [shards.copied(each, self._flat.get(id(each))) for each in parameters_of(optimizer)]
+        return [shards.copied(each, self._flat.get(id(each))) for each in tracked.parameters_of(optimizer)]
 
     def _look_around(self, optimizer: Any) -> None:
         """Record what decides whether one rank can repeat the steps of this optimizer at all."""
@@ -285,7 +283,7 @@ class Recorder:
         self._wraps = bool(models.parallel or models.fully_sharded)
         self._covered |= {index} if found.covered or models.fully_sharded else set()
         held = {id(parameter) for model in models.parallel for parameter in model.parameters()}
-        self._shared[index] = [found.sharded and id(each) not in held for each in parameters_of(optimizer)]
+        self._shared[index] = [found.sharded and id(each) not in held for each in tracked.parameters_of(optimizer)]
         self._hooked = bool(found.hooks) or any(map(computes_low, models.fully_sharded))
         self.context.note(found)
 

@@ -31,7 +31,6 @@ from .gradients import (
     gradients_of,
     least_to_compare,
     only,
-    parameters_of,
     put,
     set_settings,
     settings_of,
@@ -191,7 +190,7 @@ class Replayer:
             path = self.folder / f"initial.{index}.pt"
             if index not in self._put and index not in self._stepped and path.exists():
                 held = [self._load(file) for file in self._files(f"initial.{index}")]
-                put(parameters_of(optimizer), shards.joined(held, replicas_agree=False))
+                put(tracked.parameters_of(optimizer), shards.joined(held, replicas_agree=False))
             self._put.add(index)
 
     # Steps
@@ -212,7 +211,7 @@ class Replayer:
         if weights.is_on():
             self._begin_update(optimizer, recorded)
             return
-        ours, held = gradients_of(optimizer, self.clipped), parameters_of(optimizer)
+        ours, held = gradients_of(optimizer, self.clipped), tracked.parameters_of(optimizer)
         shapes = [len(held) == len(recorded["after"])]
         shapes += [one.shape == other.shape for one, other in zip(held, recorded["after"])]
         self._layouts, kept = [], None
@@ -287,7 +286,7 @@ class Replayer:
         """Compare what a step has made of parameters that ranks hold in parts; an adaptive step magnifies rounding."""
         recorded = self._now
         if type(optimizer).__name__ == "SGD":
-            held = [shards.copied(each) for each in parameters_of(optimizer)]
+            held = [shards.copied(each) for each in tracked.parameters_of(optimizer)]
             pairs = [
                 (mine - before, theirs - before) for mine, theirs, before in zip(held, recorded["after"], self._before)
             ]
@@ -333,7 +332,7 @@ class Replayer:
         if self._layouts:
             self._compare_update(optimizer)
         unset_settings(optimizer, self._now)
-        put(parameters_of(optimizer), self._now["after"])
+        put(tracked.parameters_of(optimizer), self._now["after"])
         self.clipped.clear()
         self.divisors = set()
         self.context.flush()
@@ -423,10 +422,10 @@ class Replayer:
         return self._layouts[at].dim is not None or self._stages[at]
 
     def _precision_of(self, optimizer: Any, recorded: dict[str, Any]) -> Precision:
-        kinds = {parameter.dtype for parameter in parameters_of(optimizer)}
+        kinds = {parameter.dtype for parameter in tracked.parameters_of(optimizer)}
         if self.low or recorded["hooked"] or kinds & {torch.float16, torch.bfloat16}:
             return "low"
-        is_gpu = not emulation.is_on() and any(parameter.is_cuda for parameter in parameters_of(optimizer))
+        is_gpu = not emulation.is_on() and any(parameter.is_cuda for parameter in tracked.parameters_of(optimizer))
         return "tf32" if is_gpu else "float32"
 
     def end(self, why: str, **more: Any) -> NoReturn:

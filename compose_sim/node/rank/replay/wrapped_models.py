@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ...records.replays import RecordedModels
+from ..tracked import parameters_of
 from . import shards
-from .gradients import parameters_of
 
 
 def models_of(module: str, name: str) -> list[Any]:

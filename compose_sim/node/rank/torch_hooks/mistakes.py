@@ -13,6 +13,7 @@ from typing import Any, Callable
 from ...records.script import MistakePlanted
 from ..context import RankContext
 from ..observers import operands
+from ..tracked import parameters_of
 from . import points
 
 VARIABLE = "COMPOSESIM_MISTAKE"
@@ -55,7 +56,7 @@ def _other_gradient(context: RankContext, optimizer: Any, *_: Any) -> None:
     """Halve a gradient on one rank, after it was reduced."""
     if not _is_odd(context):
         return
-    held = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+    held = [each for each in parameters_of(optimizer) if each.grad is not None]
     if held:
         with sys.modules["torch"].no_grad():
             held[-1].grad.mul_(0.5)
