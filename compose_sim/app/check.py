@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compose_sim.app.listener import Listener, ProgressListener, QuietListener
@@ -137,6 +137,19 @@ def with_mistake(session: Session, name: str, copy: World | None = None) -> Mist
             delete(planted.folder)
 
 
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """What another run observed, why that is not usable, and what its rank 0 printed."""
+
+    observed: Observed | None
+    why: str = ""
+    printed: tuple[str, ...] = ()
+
+    @property
+    def has_steps(self) -> bool:
+        return bool(steps_of(self.observed))
+
+
 class CheckedRun:
     """A run whose first steps are recorded, replayed at world size 1 if a chosen check needs that, and judged."""
 
@@ -150,7 +163,6 @@ class CheckedRun:
         # What the run wrote and replays would read, and the copy of the project without it, in which they then run
         self._left = frozenset[str]()
         self._copy: World | None = None
-        self._printed: tuple[str, ...] = ()  # by the last replay of all ranks together
         self.no_step = ""  # what `why_no_step` says of the run
         self.is_planted = False  # whether the script has reached a mistake that was planted
         self._hints = tuple(find_hints(session.sources))
@@ -215,70 +227,81 @@ class CheckedRun:
         """
         why = _why_no_replay(case)
         if self._compares_prints and only_computes(case):
-            self._listener.progress("Running once at world size 1, to compare what it prints.")
-            observed, _ = self._replay("single", patience=_STARTS_S + 3 * (self._session.report.timings.total_s or 0.0))
-            printed = self._printed if observed and exchange_alike(case.observed, observed) else ()
-            return replace(case, why_no_single=why, single_log=printed)
+            return replace(case, why_no_single=why, single_log=self._printed_by_one_rank(case))
         if why:
             return self._replay_update(replace(case, why_no_single=why))
         self._listener.progress("Replaying the first steps at world size 1.")
-        single, why = self._replay("single")
-        made = files_made(case.observed)
-        found = found_of_run(made, single) if single else None
-        if found and (copy := self._copy_without(made)):
-            self._listener.progress(
-                f"World size 1 read {found.path}, which the run wrote: again, in a copy without it."
-            )
-            self._copy = copy
-            again, why_not = self._replay("single")
-            if again and steps_of(again):
-                single, why, self._left = again, why_not, made
-            else:  # the script needs what a copy lacks
-                self._copy = None
-        times = other_batches(single)
-        if times > 1:
-            self._listener.progress(f"World size 1 makes other batches: again, with {times} times the batch sizes.")
-            again, why_not = self._replay("single", COMPOSESIM_BATCH_TIMES=str(times))
-            if again and was_replayed(again) and not other_batches(again):
-                single, why = again, why_not
-        printed = self._printed
-        if single and beyond_tolerance(comparable(steps_of(single)), case) and evaluates(case.observed):
-            self._listener.progress("World size 1 differs: again, with recorded batches where it seemed to evaluate.")
-            sizes = str(max(times, 1))
-            again, why_not = self._replay("single", COMPOSESIM_RECORDED_PASSAGES="1", COMPOSESIM_BATCH_TIMES=sizes)
-            if again and steps_of(again):
-                single, why, printed = again, why_not, ()
-        if single and not why and (read := why_no_step(single)):
+        single = self._without_files_of_the_run(case, self._replay("single"))
+        times = max(other_batches(single.observed), 1)
+        single = self._with_larger_batches(single, times) if times > 1 else single
+        if (
+            single.observed
+            and beyond_tolerance(comparable(steps_of(single.observed)), case)
+            and evaluates(case.observed)
+        ):
+            single = self._with_recorded_evaluations(single, times)
+        if single.observed and not single.why and (read := why_no_step(single.observed)):
             self._listener.progress(
                 f"note: world size 1 made no step{read}. Let it save into $COMPOSESIM_SHARED, which is empty in each run."
             )
-        case = replace(case, single=single, single_log=printed, why_no_single=why)
-        if not steps_of(single):
+        case = replace(case, single=single.observed, single_log=single.printed, why_no_single=single.why)
+        if not single.has_steps:
             return self._replay_update(case)
         alone: dict[int, Observed] = {}
         for rank in sorted(case.observed.ranks) if needs_alone(case) else []:
             self._listener.progress(f"World size 1 differs: replaying the steps with the batches of rank {rank} only.")
-            observed, why = self._replay(f"alone-{rank}", COMPOSESIM_RECORD_RANK=str(rank))
-            if why or not observed:
+            found = self._replay(f"alone-{rank}", COMPOSESIM_RECORD_RANK=str(rank))
+            if found.why or not found.observed:
                 break
-            alone[rank] = observed
+            alone[rank] = found.observed
         return replace(case, alone=alone)
+
+    def _printed_by_one_rank(self, case: Case) -> tuple[str, ...]:
+        """Return what one rank prints, if it goes through the same rounds of computing as all of them."""
+        self._listener.progress("Running once at world size 1, to compare what it prints.")
+        found = self._replay("single", patience=_STARTS_S + 3 * (self._session.report.timings.total_s or 0.0))
+        return found.printed if found.observed and exchange_alike(case.observed, found.observed) else ()
+
+    def _without_files_of_the_run(self, case: Case, single: _Replay) -> _Replay:
+        """Replay in a copy of the project without what the run made, if world size 1 has read that."""
+        made = files_made(case.observed)
+        read = found_of_run(made, single.observed) if single.observed else None
+        copy = self._copy_without(made) if read else None
+        if read is None or copy is None:
+            return single
+        self._listener.progress(f"World size 1 read {read.path}, which the run wrote: again, in a copy without it.")
+        self._copy = copy
+        again = self._replay("single")
+        if not again.has_steps:  # the script needs what a copy lacks
+            self._copy = None
+            return single
+        self._left = made
+        return again
+
+    def _with_larger_batches(self, single: _Replay, times: int) -> _Replay:
+        self._listener.progress(f"World size 1 makes other batches: again, with {times} times the batch sizes.")
+        again = self._replay("single", COMPOSESIM_BATCH_TIMES=str(times))
+        is_better = again.observed and was_replayed(again.observed) and not other_batches(again.observed)
+        return again if is_better else single
+
+    def _with_recorded_evaluations(self, single: _Replay, times: int) -> _Replay:
+        self._listener.progress("World size 1 differs: again, with recorded batches where it seemed to evaluate.")
+        again = self._replay("single", COMPOSESIM_RECORDED_PASSAGES="1", COMPOSESIM_BATCH_TIMES=str(times))
+        return replace(again, printed=()) if again.has_steps else single
 
     def _replay_update(self, case: Case) -> Case:
         """Return the case with a replay of what the first step makes of the weights, if its gradients cannot be compared."""
         if case.verdict != "passed" or not are_comparable(case.observed):
             return case
         self._listener.progress("Replaying the first step at world size 1, to compare the weights.")
-        observed, _ = self._replay("weights", COMPOSESIM_REPLAY_WEIGHTS="1")
-        return replace(case, weights=observed)
+        return replace(case, weights=self._replay("weights", COMPOSESIM_REPLAY_WEIGHTS="1").observed)
 
     def _probe(self, case: Case) -> Case:
         """Return the case with a second run that moves parameters, if nothing could be compared with one rank."""
         if not may_be_probed(case):
             return case
         self._listener.progress("Running the first steps again, to compare the gradients with the loss.")
-        observed, _ = self._replay("probe", is_whole=True, COMPOSESIM_CHECK="probe")
-        return replace(case, probed=observed)
+        return replace(case, probed=self._replay("probe", is_whole=True, COMPOSESIM_CHECK="probe").observed)
 
     def _copy_without(self, written: frozenset[str]) -> World | None:
         """Return a copy of the project without what the run wrote; None if that is not possible."""
@@ -325,10 +348,8 @@ class CheckedRun:
             record = session.add_mount(session.folder.path / _RECORD, _RECORD, read_only=False)
             session.add_environment(COMPOSESIM_RECORD=record, **limit)
 
-    def _replay(
-        self, name: str, *, is_whole: bool = False, patience: float = 0.0, **variables: str
-    ) -> tuple[Observed | None, str]:
-        """Return what another run observed, at world size 1 unless it is a whole one, and the reason if it is not usable."""
+    def _replay(self, name: str, *, is_whole: bool = False, patience: float = 0.0, **variables: str) -> _Replay:
+        """Return what another run observed, at world size 1 unless it is a whole one."""
         session = self._session
         patience = patience or _REPLAYS_TAKE_S + 4 * (session.report.timings.total_s or 0.0)
         request, copy = session.request, self._copy
@@ -342,19 +363,17 @@ class CheckedRun:
             replay.add_environment(**{"COMPOSESIM_CHECK": "replay", "COMPOSESIM_RECORD": record, **variables})
             result = replay.run(ProgressListener(self._listener))
             observed = read_observed(replay.folder.path, moved=(copy.project, session.request.folder) if copy else None)
-            if name == "single":
-                self._printed = read_logs(replay.folder.path, read_events(replay.folder.path)).get(0, ())
+            logs = read_logs(replay.folder.path, read_events(replay.folder.path)) if name == "single" else {}
         except ComposesimError as error:
-            return None, f"there was no run at world size 1: {error.message}"
+            return _Replay(None, f"there was no run at world size 1: {error.message}")
         finally:
             if replay is not None and replay.folder.files.exists():
                 delete(replay.folder)
         if result.verdict == "interrupted":
             raise KeyboardInterrupt
-        if was_replayed(observed):
-            return observed, ""
-        cause = result.cause
-        return observed, f"at world size 1 the script {result.verdict}: {cause.first_line}" if cause else ""
+        cause = None if was_replayed(observed) else result.cause
+        why = f"at world size 1 the script {result.verdict}: {cause.first_line}" if cause else ""
+        return _Replay(observed, why, logs.get(0, ()))
 
 
 def _why_no_replay(case: Case) -> str:
