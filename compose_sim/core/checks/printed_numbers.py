@@ -23,10 +23,11 @@ from compose_sim.node.records.process_groups import Collective
 from compose_sim.node.records.record import Place
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:[eE][-+]?\d+)?(?![\w.]*\.\d)")
-EVALUATION = re.compile(
-    r"val|test|eval|\bdev\b|acc|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|ppl|precision|recall|top-?\d|bleu|score",
-    re.IGNORECASE,
+RESULTS = (
+    r"acc|perplexity|\bppl\b|precision|recall|top-?\d|bleu|score"
+    r"|(?<![a-z\d])(?:f1|auc|m?iou|dice|m?ap|psnr|ssim|rouge|wer|cer|ndcg|mrr)(?![a-z])"
 )
+EVALUATION = re.compile(rf"val|test|eval|\bdev\b|{RESULTS}", re.IGNORECASE)
 # An AUC or a correlation of some samples, directly before its number: unlike accuracy or recall@k, it is no mean over them. Nor is a
 # macro F1, but that of answers to questions is.
 _UNLIKE_A_MEAN = re.compile(

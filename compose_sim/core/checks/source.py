@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -171,6 +172,58 @@ def early_reads(sources: Mapping[str, str]) -> Iterator[EarlyRead]:
                     line = _used_before({*_WAITS, *waiting, *handles}, call.args[0], later)
                     if line:
                         yield EarlyRead(file, call.lineno, _name(call.func), ast.unparse(call.args[0]), line)
+
+
+@dataclass(frozen=True, slots=True)
+class CutRows:
+    """Rows that ranks gather in one list or tensor, and of which the first are kept, in the order of the ranks."""
+
+    file: str
+    line: int  # of the gathering
+    text: str  # what cuts
+    cut_in: int  # line
+
+
+def cut_rows(sources: Mapping[str, str]) -> Iterator[CutRows]:
+    """Yield what a function gathers, puts together rank by rank, and cuts at the end, as in `torch.cat(parts)[:count]`."""
+    for file, text in sources.items():
+        tree = parsed(text) if "all_gather" in text else None
+        for function in ast.walk(tree) if tree else ():
+            if isinstance(function, ast.FunctionDef):
+                yield from (CutRows(file, *each) for each in _cut_in(function))
+
+
+def _cut_in(function: ast.FunctionDef) -> Iterator[tuple[int, str, int]]:
+    calls = (call for name, call in _calls(function) if name == "all_gather" and call.args)
+    gathered = {call.args[0].id: call.lineno for call in calls if isinstance(call.args[0], ast.Name)}
+    nodes = [*ast.walk(function)] if gathered else []
+    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    joined = {  # what is put together under a name of its own
+        node.targets[0].id: _put_together(node.value)
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and _keeps_the_first(node.slice):
+            name = node.value.id if isinstance(node.value, ast.Name) else ""
+            held = joined.get(name, "") if stored[name] == 1 else _put_together(node.value)
+            if held in gathered and stored[held] == 1:
+                yield gathered[held], ast.unparse(node), node.lineno
+
+
+def _put_together(value: ast.expr) -> str:
+    """Return the name of the list that is put together by rows; "" if it is something else."""
+    if not (isinstance(value, ast.Call) and value.args and isinstance(value.args[0], ast.Name)):
+        return ""
+    given = [*value.args[1:2], *(each.value for each in value.keywords)]
+    is_by_row = _name(value.func) in ("cat", "concat", "concatenate", "vstack") and all(_is(each, 0) for each in given)
+    return value.args[0].id if is_by_row else ""
+
+
+def _keeps_the_first(part: ast.expr) -> bool:
+    if not isinstance(part, ast.Slice):
+        return False
+    return part.lower is part.step is None and isinstance(part.upper, (ast.Name, ast.Attribute, ast.Call))
 
 
 def _fills_later(call: ast.Call) -> bool:

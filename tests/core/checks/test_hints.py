@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose_sim.core.checks.source import JUDGED_BY, early_reads, find_hints, imported_names, uses_hashes
+from compose_sim.core.checks.source import JUDGED_BY, cut_rows, early_reads, find_hints, imported_names, uses_hashes
 from tests.builders import ROOT
 
 
@@ -129,3 +129,31 @@ def test_a_hint_about_set_epoch_yields_to_the_check_that_saw_the_run() -> None:
 )
 def test_a_tensor_that_is_used_before_the_wait_is_found(source: str, used_in: int | None) -> None:
     assert [each.used_in for each in early_reads({"train.py": source})] == [used_in] * (used_in is not None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "cut_in"),
+    [
+        (["return torch.cat(parts)[:count]"], 4),
+        (["joined = torch.cat(parts, dim=0)", "return joined[:len(data)]"], 5),
+        (["return np.concatenate(parts)[:self.count]"], 4),
+        (["return torch.cat(parts, dim=1)[:count]"], None),  # columns
+        (["return torch.stack(parts, dim=1).flatten(0, 1)[:count]"], None),
+        (["joined = torch.cat(parts)", "joined = joined[order]", "return joined[:count]"], None),
+        (["parts = [parts[each] for each in order]", "return torch.cat(parts)[:count]"], None),
+        (["return torch.cat(parts)[:10]"], None),  # the first few, to show them
+        (["return torch.cat(parts)[count:]"], None),
+        (["return torch.cat(others)[:count]"], None),
+    ],
+)
+def test_rows_of_ranks_that_are_joined_and_cut(lines: list[str], cut_in: int | None) -> None:
+    source = "\n    ".join(
+        [
+            "def gathered(own):",
+            "parts = [torch.empty_like(own) for _ in range(4)]",
+            "dist.all_gather(parts, own)",
+            *lines,
+        ]
+    )
+
+    assert [each.cut_in for each in cut_rows({"train.py": source})] == [cut_in] * (cut_in is not None)

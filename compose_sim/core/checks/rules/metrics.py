@@ -26,6 +26,7 @@ from compose_sim.core.checks.printed_numbers import (
     EVALUATION,
     MIN_EVALUATIONS,
     NUMBER,
+    RESULTS,
     MeanOfMeans,
     means_of_means,
     means_of_ranks,
@@ -34,18 +35,19 @@ from compose_sim.core.checks.printed_numbers import (
 )
 from compose_sim.core.checks.repeated_steps import beyond_tolerance, comparable, noise, steps_of
 from compose_sim.core.checks.rules.copies import RanksEvaluated, evaluations
+from compose_sim.core.checks.source import cut_rows
 from compose_sim.core.events.observations import Observed, RankObserved
 from compose_sim.node.records.data import Batch, EpochProgress, LoaderInfo
 from compose_sim.node.records.devices_and_files import FileUse, TrainerLibraries
 from compose_sim.node.records.models import DdpModel, EvaluatedModel, OptimizerStep
 from compose_sim.node.records.process_groups import Collective, UntrackedWait
-from compose_sim.node.records.record import Record
+from compose_sim.node.records.record import Place, Record
 from compose_sim.node.records.replays import EvaluationDraws
 from compose_sim.node.records.script import ScriptEnd
 
 _ANY_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _METRIC = re.compile(
-    r"loss|acc|error|metric|score|precision|recall|(?<![a-z\d])(?:f1|auc)(?![a-z])|perplexity|\bppl\b|\bmae\b|\bmse\b|rmse|top-?\d|bleu|reward|inertia|distortion|objective|likelihood|variance",
+    rf"{RESULTS}|loss|error|metric|\bmae\b|\bmse\b|rmse|reward|inertia|distortion|objective|likelihood|variance",
     re.IGNORECASE,
 )
 _LABELED = re.compile(r"\b(rank|node|host|local|worker|replica|shard|process|gpu|device)(?=\b|\d|_)", re.IGNORECASE)
@@ -77,7 +79,7 @@ def metric_local(case: Case) -> Result:
     found = next(means_of_means(observed, case.logs), None)
     if found:
         return _wrong_mean(found)
-    if unlike := _mean_of_ranks(case):
+    if unlike := _mean_of_ranks(case) or _cut_by_rank(case):
         return unlike
     lines = {rank.rank: _metric_lines(rank.rank, case.logs.get(rank.rank, ())) for rank in observed}
     speakers = [rank for rank, printed in lines.items() if printed]
@@ -328,6 +330,36 @@ def _printed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Resul
         at=next((each.at for each in rank.of(EvaluatedModel) if each.at), None),
         ranks=(printed[0].rank,),
     )
+
+
+def _cut_by_rank(case: Case) -> Result | None:
+    """Find rows of a share that is dealt out in turn and padded, which ranks gather one behind the other and cut at the end."""
+    found = {(each.file, each.line): each for each in cut_rows(case.sources)}
+    rank = case.observed.ranks[0]
+    dealt: tuple[LoaderInfo, int] | None = None  # the last loader that was only read, and the rows of this rank
+    loaders = {each.loader: each for each in rank.of(LoaderInfo)}
+    for each in rank.of(EpochProgress, Collective) if found else ():
+        if isinstance(each, EpochProgress):
+            dealt = (loaders[each.loader], each.drawn) if each.only_read and each.loader in loaders else None
+            continue
+        cut = next((cut for (file, line), cut in found.items() if each.at and _is_at(each.at, file, line)), None)
+        if dealt is None or cut is None or [shape[:1] for shape in each.shapes] != [(dealt[1],)]:
+            continue
+        info, size = dealt[0], len(each.group)
+        is_in_turn = info.samplers[-1:] == ("DistributedSampler",) and info.sampling.num_replicas == size
+        if is_in_turn and info.length and info.length % size and not info.sampling.drop_last:
+            return warned(
+                f"DistributedSampler deals the {info.length} samples of {info.data} out in turn, and repeats {-info.length % size} to "
+                f"fill the last turn; `{cut.text}` in line {cut.cut_in} joins the rows rank by rank and cuts the end: what was "
+                "repeated stays, other rows are lost, and the order is not that of the data set",
+                fix="Put the rows back in turn before they are cut: `torch.stack(parts, dim=1).flatten(0, 1)[:len(data)]`.",
+                at=each.at,
+            )
+    return None
+
+
+def _is_at(at: Place, file: str, line: int) -> bool:
+    return at[1] == line and f"/{at[0]}".endswith(f"/{file}")
 
 
 def _computed_unlike_one_rank(case: Case, printed: Sequence[MetricLine]) -> Result | None:
