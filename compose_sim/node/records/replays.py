@@ -76,12 +76,14 @@ class ReplayedStep(Record, observers="loaders recording replay replaying"):
     divisors: tuple[float, ...] = ()  # numbers that the loss was divided by
     batch_size: int = 0  # the largest of rank 0
     batches_per_step: float = 1.0
-    parts: int = (
-        0  # parameters of which each rank holds a part; these were put together, or left out if they are not known
-    )
+    # Parameters of which each rank holds a part; these were put together, or left out if they are not known
+    parts: int = 0
     is_part: bool = False  # whether the one that differs most is one of them
     stage: int | None = None  # the only rank that holds it, as a stage of a pipeline
     of_update: bool = False  # whether what the step made of the parameters was compared, not the gradient
+    collated: bool = (
+        False  # whether batches of ranks had unlike shapes, as by padding, and all samples were collated anew
+    )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from compose_sim.core.checks import (
     why_no_step,
 )
 from compose_sim.core.checks.epochs import pairs_text
+from compose_sim.core.checks.loss_counts import divided_losses
 from compose_sim.core.checks.repeated_steps import (
     beyond_tolerance,
     comparable,
@@ -271,9 +272,14 @@ def _judge_alone(case: Case, bad: Sequence[ReplayedStep]) -> Result:
     if factor is not None:
         text = f"each rank alone has gradients {factor.value:.3g} times those of {case.observed.world_size} ranks"
         return failed(text, fix=_FIX_SCALE, at=step_place(case))
+    may_be_padding = all(step.collated for step in bad)
+    if may_be_padding and next(divided_losses(case.observed), None):
+        return not_applicable(
+            "one rank pads the samples to other lengths, and no rank alone has the count of all ranks that the loss is divided by"
+        )
     multiples = only_scaled(case)
     each_is = ", each tensor's by a factor, which hardly changes the steps of this optimizer" if multiples else ""
-    return (warned if multiples else failed)(
+    return (warned if multiples or may_be_padding else failed)(
         f"{_step_text(differing[0])}: its gradient on {case.observed.world_size} ranks differs from that of one rank with the same "
         f"batches, and from the mean of the ranks' own gradients ({_numbers(differing[0])}){each_is}",
         fix="Find what depends on the world size in the loss of this step: a gather without gradient, parameters used outside DDP, "

@@ -66,6 +66,7 @@ class Replayer:
         self._step = 0
         self._fetched = 0
         self._why_not = ""
+        self._is_collated = False  # a batch of this step
         self._layouts: list[Layout] = []  # of the parameters, if ranks hold some in parts
         # By optimizer, at its first step, with the places of the parameters in what each rank holds
         self._inferred: dict[int, tuple[list[Layout], list[tuple[int | None, ...]]]] = {}
@@ -171,7 +172,9 @@ class Replayer:
             together = collated(loader, [passage.indices.get(number, []) for passage in chosen], parts)
             if together is None:
                 self._why_not = str(error)
-            return parts[0] if together is None else together
+                return parts[0]
+            self._is_collated = True
+            return together
 
     def _load(self, file: str) -> Any:
         return torch.load(self.folder / file, weights_only=False, map_location=_ONLY_GPU)
@@ -236,7 +239,7 @@ class Replayer:
             self._note(compared, recorded, precision, parts=kept.count(False) if kept else 0)
         if kept:
             self.end(_ALL_PARTS)
-        self._why_not = ""
+        self._why_not, self._is_collated = "", False
         self._before = [shards.copied(each) for each in held] if self._layouts else []
         set_settings(optimizer, recorded["settings"])
 
@@ -409,6 +412,7 @@ class Replayer:
                 is_part=bool(self._layouts) and self._layouts[compared.worst].dim is not None,
                 stage=self._stage_of(compared.worst, anywhere=of_update),
                 of_update=of_update,
+                collated=self._is_collated,
                 batches_per_step=recorded["fetched"] / (self._step + 1) or 1.0,
             )
         )

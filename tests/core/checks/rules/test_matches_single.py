@@ -56,6 +56,16 @@ def test_factors_of_single_tensors_only_warn_if_the_optimizer_undoes_them(
     assert matches_single.judge(judged).status == status
 
 
+def test_padding_to_another_length_is_no_certain_mistake() -> None:
+    differ = [
+        step(0, difference=0.06, cosine=0.999, collated=True),
+        step(1, difference=0.05, cosine=0.999, collated=True),
+    ]
+    alone = [replace(each, collated=False) for each in differ]
+    assert matches_single.judge(case(*differ, alone=alone)).status == WARNED
+    assert matches_single.judge(case(differ[0], alone[1], alone=alone)).status == FAILED
+
+
 def test_batches_that_cannot_be_joined_never_fail() -> None:
     ragged = [step(0, why_not="ranks have batches of different shapes (8×9, 8×11)", difference=0.4)]
     assert needs_alone(case(*ragged))
