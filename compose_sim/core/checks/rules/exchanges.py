@@ -279,20 +279,22 @@ def wrong_shares(case: Case) -> Result | None:
     A round begins with a × the last beginning + b × the mean of what was trained from that, for any shares and any rate of the server:
     a + b is 1. It is also 1 with momentum, unless the beginnings are about zero.
     """
-    rounds: list[tuple[Vector, list[Vector]]] = []
-    first: SketchedStep | None = None
+    trained: list[tuple[SketchedStep, Vector, Vector]] = []  # the first step, and the weights before it and at the end
     for each in optimizers(case.observed)[:_MAX_OPTIMIZERS]:
         rows = range(len(each.rows))
         for rank, step in each.steps.get(1, {}).items():
             end = next(by_rank[rank] for _, by_rank in sorted(each.steps.items(), reverse=True) if rank in by_rank)
             if not (_is_whole(step.before, rows) and _is_whole(end.after, rows)):
                 return None
-            begun, ended = joined(step.before, rows), joined(end.after, rows)
-            known = next((trained for start, trained in rounds if are_equal(start, begun)), None)
-            if known is None:
-                rounds.append((begun, known := []))
-                first = first or (step if len(rounds) > 1 else None)
-            known.append(ended)
+            trained.append((step, joined(step.before, rows), joined(end.after, rows)))
+    rounds: list[tuple[Vector, list[Vector]]] = []
+    first: SketchedStep | None = None
+    for step, begun, ended in sorted(trained, key=lambda each: each[0].t):  # ranks may leave out rounds
+        known = next((each for start, each in rounds if are_equal(start, begun)), None)
+        if known is None:
+            rounds.append((begun, known := []))
+            first = first or (step if len(rounds) > 1 else None)
+        known.append(ended)
     if first is None or len({len(start) for start, _ in rounds}) > 1:
         return None
     found = [_share(new, begun, trained) for (begun, trained), (new, _) in pairwise(rounds)]
