@@ -120,7 +120,7 @@ OPEN_FOLDERS = {
 PATCHES_TORCH = {"node/rank/torch_hooks", "node/rank/emulate", "node/rank/emulate/children"}
 TOO_MANY_MODULES, TOO_MANY_LINES, TOO_LONG_FUNCTION = 17, 500, 60
 # The whole package, and without its plug-ins. A commit that raises a number does nothing else, and says what the lines buy.
-MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 78_402, 63_365, 570
+MAX_LINES, MAX_LINES_WITHOUT_PLUG_INS, MAX_FILES = 78_183, 63_167, 570
 SMALL = {  # modules of fewer than 30 lines, and why they are alone
     "app/builtin_run.py": "its two users do not need each other",
     "core/checks/tolerances.py": "a table that all checks share",

@@ -98,6 +98,7 @@ def training_loaders(case: Case) -> list[dict[int, Loader]]:
 
 
 def loaders_of(rank: RankObserved) -> list[Loader]:
+    """Return the loaders that a rank iterated, with their epochs."""
     found: dict[int, Loader] = {}
     for each in rank.of(LoaderInfo, EpochProgress, Batch):
         if isinstance(each, LoaderInfo):
