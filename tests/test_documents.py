@@ -15,6 +15,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from statistics import median
 
 import pytest
 import yaml
@@ -254,3 +255,30 @@ def _without_figures(text: str) -> list[str]:
     plain = plain.replace(" (#:#:#)", "")  # of pytest, after more than a minute
     lines = [" ".join(line.split()) for line in plain.splitlines()]
     return [line for line in lines if not line.startswith("after # s, waiting for")]  # on a busy machine
+
+
+def test_figures_in_documents_are_those_of_the_last_measurement() -> None:
+    results = json.loads((ROOT / "bench" / "results.json").read_text())["rows"]
+    seconds = {
+        name: median(contestant["seconds"])
+        for key in ("1", "2")
+        for name, contestant in results[key]["contestants"].items()
+    }
+    read_me = (ROOT / "README.md").read_text()
+    shown = re.findall(r"^\| (?:composesim|four|TorchX|Kubeflow).*?\| ([\d.]+) \|$", read_me, re.MULTILINE)
+    names = (
+        "composesim up, local",
+        "composesim up, docker",
+        "4 × torchrun",
+        "TorchX local_docker",
+        "Kubeflow SDK containers",
+    )
+    assert shown == [f"{seconds[name]:.1f}" for name in names]
+
+    runs = json.loads((ROOT / "bench" / "gpu.json").read_text())["runs"]
+    sharing = (ROOT / "docs" / "gpu-sharing.md").read_text()
+    for count, kind, shown in re.findall(
+        r"^\| (\d+) (containers|bare processes) with MPS \| ([\d.]+) ms", sharing, re.MULTILINE
+    ):
+        step = median(each["step_ms"] for each in runs[f"{count} {kind}, MPS"])
+        assert float(shown) == round(step, 0 if step >= 10 else 1)
